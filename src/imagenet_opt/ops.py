@@ -16,21 +16,33 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from imagenet_opt.data.batch import RaggedBuilder, RaggedCrops, resize_ragged
-from imagenet_opt.data.decode.decoder import Box, Decoder, Pixels
+from imagenet_opt.data.batch import RaggedBuilder, resize_ragged
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.decode.region_codec import Box, Pixels
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.data.transforms import augment as augmentation
+from imagenet_opt.data.transforms import augment_ops
 from imagenet_opt.data.transforms import resize as resizing
-from imagenet_opt.data.transforms.augment_ops import Layer, Operation
-from imagenet_opt.data.transforms.augment_policy import (
+from imagenet_opt.data.transforms.augment import (
     ColorJitter,
     Policy,
     RandAugment,
+    RandomErasing,
     Shift,
     TrivialAugment,
     parse_policy,
 )
-from imagenet_opt.data.transforms.resize import DTYPES, FILTERS, MEAN, RGB, STD, ImageFormat, Size, height_width
+from imagenet_opt.data.transforms.augment_ops import Layer, Operation
+from imagenet_opt.data.transforms.resize import (
+    DTYPES,
+    FILTERS,
+    MEAN,
+    RGB,
+    STD,
+    ImageFormat,
+    RaggedCrops,
+    Size,
+    height_width,
+)
 from imagenet_opt.errors import ConfigError
 
 __all__ = [
@@ -133,11 +145,11 @@ def augment(images: Tensor, policy: Policy | Layer | str, *, generator: torch.Ge
     _check_pixels(images)
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
     if isinstance(chosen, Layer):
-        return augmentation.augment(images, [_checked(chosen, len(images))])
+        return augment_ops.augment(images, [_checked(chosen, len(images))])
     if not isinstance(chosen, Policy):
         raise ConfigError(f"policy={policy!r}: expected a policy of imagenet_opt.ops, a Layer or a text")
     draws = _draws(len(images), chosen.num_draws, generator)
-    return augmentation.augment(images, chosen.layers(draws, (images.shape[-2], images.shape[-1])))
+    return augment_ops.augment(images, chosen.layers(draws, (images.shape[-2], images.shape[-1])))
 
 
 def erase(images: Tensor, probability: float, *, generator: torch.Generator | None = None, mean: RGB = MEAN) -> None:
@@ -148,9 +160,9 @@ def erase(images: Tensor, probability: float, *, generator: torch.Generator | No
     """
     if not images.is_floating_point():
         _check_pixels(images)
-    erasing = augmentation.RandomErasing(probability=probability)
+    erasing = RandomErasing(probability=probability)
     boxes = erasing.boxes(_draws(len(images), erasing.num_draws, generator), (images.shape[-2], images.shape[-1]))
-    augmentation.erase(images, boxes, mean)
+    augment_ops.erase(images, boxes, mean)
 
 
 def _pixels(number: int, crop: Any) -> Pixels:

@@ -16,7 +16,6 @@ from timm.data.readers.reader_image_folder import ReaderImageFolder
 from timm.data.readers.reader_image_in_tar import ReaderImageInTar
 from torch import Tensor
 
-from imagenet_opt.data.dataset import CropPlan, eval_crops, train_crops
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import root_of
 from imagenet_opt.data.index.open_index import open_index
@@ -26,8 +25,8 @@ from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import EvalOrder
 from imagenet_opt.data.plain_loader import numbered_as_in_train, rank_info
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.transforms.augment import Augmenter
-from imagenet_opt.data.transforms.augment_policy import ColorJitter, Policy, parse_policy
+from imagenet_opt.data.transforms.augment import Augmenter, ColorJitter, Policy, parse_policy
+from imagenet_opt.data.transforms.crop import CropPlan, eval_crops, train_crops
 from imagenet_opt.errors import ConfigError
 
 _SIGNATURE = inspect.signature(timms.create_loader)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from imagenet_opt.callbacks.mixing import cutmix, mixup
-from imagenet_opt.data.batch import RaggedCrops, resize_ragged
-from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing, augment, erase
-from imagenet_opt.data.transforms.augment_policy import parse_policy
-from imagenet_opt.data.transforms.resize import ImageFormat
+from imagenet_opt.data.batch import resize_ragged
+from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing, parse_policy
+from imagenet_opt.data.transforms.augment_ops import augment, erase
+from imagenet_opt.data.transforms.resize import ImageFormat, RaggedCrops
 from suites.gpu.ceiling import DEVICE, ON_GPU, SIDE, images_of, keep, settle
 
 NUM, NUM_CALLS = (384, 10) if ON_GPU else (8, 1)

@@ -25,7 +25,7 @@ from imagenet_opt.bench.turn import (
     take_turn,
 )
 from imagenet_opt.data.batch import RaggedBatch
-from imagenet_opt.data.decode.decoder import region_codec
+from imagenet_opt.data.decode.region_codec import region_codec
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import open_shards
 from imagenet_opt.data.index.split import Split

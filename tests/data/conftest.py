@@ -81,7 +81,7 @@ def end_of(work: Callable[[], None]) -> Exception:
     child = context.Process(target=run)
     child.start()
     try:
-        assert here.poll(60), "it hangs"
+        assert here.poll(600), "it hangs"
         return here.recv()
     finally:
         child.kill()

@@ -10,14 +10,6 @@ from imagenet_opt.data.randomness import key_of, uniform
 from tests.data.conftest import AUGMENTED, MakeLoader, assert_equal, batches, by_index
 
 
-def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(images_root: Path, loader: MakeLoader) -> None:
-    options = AUGMENTED | {"resize_on": "device"}
-    small, large = (loader(images_root, batch_size=size, **options) for size in (3, 13))
-    images, same, later = by_index(batches(small)), by_index(batches(large)), by_index(batches(large, epoch=2))
-    assert images.keys() == same.keys() and all(torch.equal(images[i], same[i]) for i in images)
-    assert not any(torch.equal(images[i], later[i]) for i in images)
-
-
 def test_random_shift_is_padding_and_cropping(images_root: Path, loader: MakeLoader) -> None:
     """Bit by bit, at offsets that (seed, pass, index) determine, whatever the batch."""
     color, padding = (102, 51, 153), 4

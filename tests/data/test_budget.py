@@ -4,7 +4,7 @@ import pytest
 
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
 from imagenet_opt.data.options import Auto
-from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES
+from imagenet_opt.data.storage.read_pool import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.run.checkpoint.position import position, rewrite_position
@@ -14,23 +14,13 @@ from tests.data.fits import fit
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
-class SaveAt(Callback):
-    """Writes one checkpoint, between two steps."""
-
-    def __init__(self, step: int, path: Path) -> None:
-        self.step, self.path = step, path
-
-    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        rewrite_position(checkpoint, position(trainer))
-
-
 def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[..., ImageData], tmp_path: Path) -> None:
     saved = tmp_path / "one.ckpt"
-    fit(data(), SaveAt(4, saved), max_steps=5)
+    saving = LambdaCallback(
+        on_train_batch_start=lambda trainer, *_: trainer.global_step == 4 and trainer.save_checkpoint(saved),
+        on_save_checkpoint=lambda trainer, _, checkpoint: rewrite_position(checkpoint, position(trainer)),
+    )
+    fit(data(), saving, max_steps=5)
     resumed = data()
     assert [key[:2] for key in fit(resumed, resume=saved, max_steps=6).trained] == [(0, 4), (0, 5)]
     assert [key[:2] for key in fit(resumed, max_steps=2).trained] == [(0, 0), (0, 1)]

@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil_to_tensor, resized_crop
 
-from imagenet_opt.data.decode import decoder
-from imagenet_opt.data.decode.decoder import RegionCodec, load_codec
-from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.decode import region_codec
+from imagenet_opt.data.decode.decoder import Decoder
+from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
+from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
@@ -55,25 +56,20 @@ def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tenso
     return normalize(cropped / 255, list(MEAN), list(STD))
 
 
-@pytest.mark.parametrize(("place", "work"), [(RecordStore, time.sleep), (decoder.Decoder, compute)])
+@pytest.mark.parametrize(("place", "work"), [(RecordStore, time.sleep), (Decoder, compute)])
 def test_a_slow_storage_is_found_as_waiting_and_a_slow_decoder_as_computing(
     images_root: Path, loader: MakeLoader, monkeypatch: pytest.MonkeyPatch, place: type, work: Callable[[float], None]
 ) -> None:
-    """40 ms for each of 8 images. What the process computes is known from its own clock, on a busy machine too."""
+    """40 ms for each of 8 images. The parts of the time are no more than the whole, so no other part has them."""
     method = "read_many" if place is RecordStore else "crop"
     ordinary = getattr(place, method)
     monkeypatch.setattr(place, method, lambda *given: (work(0.04), ordinary(*given))[1])
     made = loader(images_root, num_workers=0, batch_size=8, reads_in_flight=1)
-    cpu, wall = time.process_time(), time.perf_counter()
+    began = time.perf_counter()
     stats = next(iter(made)).stats
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     waits = stats.read_seconds + stats.cpu_wait_seconds
-    assert waits + stats.decode_seconds <= wall
-    if place is RecordStore:
-        assert waits > 0.3 and stats.read_seconds > 0 and stats.decode_seconds < cpu + 0.16
-    else:
-        assert stats.decode_seconds >= 0.32
-        assert stats.read_seconds < wall - 0.32
+    assert waits + stats.decode_seconds <= time.perf_counter() - began
+    assert (waits if place is RecordStore else stats.decode_seconds) > 0.3
 
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
@@ -94,7 +90,7 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
 
     expected = batches(loader(images_root, region_decode=False))
     monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    monkeypatch.setattr(decoder, "_codec_of", cache(lambda *_: RegionCodec()))
+    monkeypatch.setattr(region_codec, "_codec_of", cache(lambda *_: RegionCodec()))
     for _ in range(2):
         assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -141,6 +137,20 @@ def test_any_worker_replaces_bad_samples_alike_with_one_warning_each(
     warnings_of_skips = [message for message in caplog.messages if "skipped" in message]
     assert len(warnings_of_skips) == len(skipped)
     assert all("data with spaces äö/train/class" in line for line in warnings_of_skips)
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_the_limit_of_bad_samples_grows_with_the_part_that_a_process_has_read(world_size: int) -> None:
+    """Twenty bad samples are allowed in all; a process reads another share of the data set in each epoch."""
+    skips = [(index, f"/data/n{index}.JPEG is empty") for index in range(21)]
+    bad = BadSamples(num_samples=1000, max_fraction=0.02, world_size=world_size)
+    bad.add(tuple(skips[:5]), 0)
+    bad.add(tuple(skips[:20]), 3)
+    with pytest.raises(TooManyBadSamples, match=r"^21 bad samples, .* allows 20 of .*n0\.JPEG is empty; .*and 18 more"):
+        bad.add(tuple(skips), 90)
+    if world_size > 1:
+        with pytest.raises(TooManyBadSamples, match=r"^6 bad samples, .* allows 5 of the 250 "):
+            BadSamples(num_samples=1000, max_fraction=0.02, world_size=world_size).add(tuple(skips[:6]), 0)
 
 
 def test_too_many_bad_samples_end_the_run_with_their_names(copy: Path, loader: MakeLoader) -> None:

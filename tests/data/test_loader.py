@@ -1,17 +1,15 @@
 """The same batches for any number of workers and ranks, any start and slow storage."""
 
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from imagenet_opt.data.index.open_index import open_index
-from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.loader import RankInfo, train_loader
-from imagenet_opt.data.storage.record_store import RecordStore
-from imagenet_opt.data.storage.store import Indices
-from tests.data.conftest import AUGMENTED, CPU, MakeLoader, assert_equal, batches, by_index, loading
+import imagenet_opt
+from tests.data.conftest import AUGMENTED, MakeLoader, assert_equal, batches, by_index
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -41,29 +39,11 @@ def test_workers_and_starting_points_change_nothing(
     assert_equal(actual, expected[first:])
 
 
-class CountingStore(RecordStore):
-    """Counts the samples that all workers read."""
-
-    def __init__(self, index: Split) -> None:
-        super().__init__(index)
-        self.counts = torch.zeros(len(index), dtype=torch.int64).share_memory_()
-
-    def read_many(self, indices: Indices) -> list[bytes]:
-        self.counts[indices] += 1
-        return super().read_many(indices)
-
-
-def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path, tmp_path: Path) -> None:
-    workers = 3
-    index = open_index(images_root, "train", tmp_path)
-    store = CountingStore(index)
-    options = loading(batch_size=6, num_workers=workers, reads_in_flight=1)
-    made = train_loader(index, options, RankInfo(device=CPU), store)
-    store.counts[:] = 0  # the budget reads some images
+def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path, loader: MakeLoader) -> None:
+    made = loader(images_root, num_workers=3, reads_in_flight=1)
     for epoch in range(3):
         assert len(batches(made, epoch)) == 6
-    made.close()
-    assert 3 * 36 <= int(store.counts.sum()) <= 3 * 36 + workers * 6  # and a batch of the fourth epoch
+    assert 3 * 36 <= made.totals()["num_read"] <= 3 * 36 + 3 * 6  # and a batch of the fourth epoch
 
 
 def test_centred_training_crops_are_those_of_validation(images_root: Path, loader: MakeLoader) -> None:
@@ -110,3 +90,20 @@ def test_starting_workers_draws_nothing_from_torchs_generator(images_root: Path,
     before = torch.get_rng_state()
     batches(loader(images_root, num_workers=1))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_page_of_the_architecture_names_each_file_on_the_way_of_a_sample(
+    images_root: Path, loader: MakeLoader
+) -> None:
+    package, found = Path(imagenet_opt.__file__).parent, set[str]()
+    batches_of_epoch = iter(loader(images_root, resize_on="device", **AUGMENTED))
+    threading.setprofile(profile := lambda frame, event, _: found.add(frame.f_code.co_filename))
+    sys.setprofile(profile)
+    try:
+        next(batches_of_epoch)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    opened = {Path(file).relative_to(package).as_posix() for file in found if Path(file).is_relative_to(package)}
+    page = Path(__file__).parents[2].joinpath("docs/architecture.md").read_text()
+    assert "data/dataset.py" in opened and not {file for file in opened if f"`{file}`" not in page}

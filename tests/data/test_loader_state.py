@@ -3,7 +3,6 @@ it refuses."""
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,36 +124,26 @@ class AsksForSteps(Recorder):
         return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, total_iters=steps)]
 
 
-def each_step(folder: Path) -> ModelCheckpoint:
-    return ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
-
-
-def each_second_step(folder: Path) -> Checkpoint:
-    return Checkpoint(folder=str(folder), every_n_steps=2, keep=9)
-
-
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize(
-    ("save", "module", "workers"),
-    [
-        pytest.param(each_step, Recorder, 2, id="Lightning"),
-        pytest.param(each_second_step, AsksForSteps, 0, id="our callback"),
-    ],
-)
-def test_a_fit_of_lightning_resumes_with_the_next_batch(
-    images_root: Path,
-    tmp_path: Path,
-    loader: MakeLoader,
-    save: Callable[[Path], Callback],
-    module: type[Recorder],
-    workers: int,
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_a_fit_resumes_with_the_next_batch(
+    images_root: Path, tmp_path: Path, loader: MakeLoader, is_ours: bool
 ) -> None:
-    made = loader(images_root, batch_size=13, image_size=16, num_workers=workers)
+    """From Lightning's checkpoints and, with such a schedule too, from those of our callback."""
+
+    def saving(name: str) -> Callback:
+        if is_ours:
+            return Checkpoint(folder=str(tmp_path / name), every_n_steps=2, keep=9)
+        options = {"every_n_train_steps": 1, "save_top_k": -1, "save_on_train_epoch_end": False}
+        return ModelCheckpoint(tmp_path / name, "{step}", **options)
+
+    module = AsksForSteps if is_ours else Recorder
+    made = loader(images_root, batch_size=13, image_size=16, num_workers=0 if is_ours else 2)
     options = {"max_epochs": EPOCHS, "enable_checkpointing": True, "limit_val_batches": 0}
-    whole = fit(Loaders(made), save(tmp_path / "whole"), module=module(), **options).trained
+    whole = fit(Loaders(made), saving("whole"), module=module(), **options).trained
     assert whole == [(epoch, step, 16) for epoch in range(EPOCHS) for step in range(3)]
     for checkpoint in (tmp_path / "whole").rglob("*step*.ckpt"):
         done = torch.load(checkpoint, weights_only=True)["global_step"]
         made.sampler.seek(0, 0)  # as a new loader
-        resumed = fit(Loaders(made), save(tmp_path / f"from_{done}"), module=module(), resume=checkpoint, **options)
+        resumed = fit(Loaders(made), saving(f"from_{done}"), module=module(), resume=checkpoint, **options)
         assert resumed.trained == whole[done:]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
-from imagenet_opt.processes import ServerContext
+from imagenet_opt.data.loader_workers import worker_options
 
 starts_thread = threading.Event()
 os.register_at_fork(
@@ -23,9 +22,7 @@ os.register_at_fork(
 
 def started(samples: Any, *, from_server: bool, **options: Any) -> DataLoader:
     """A loader with one worker: a fork of this process or of a server."""
-    options |= {"multiprocessing_context": ServerContext() if from_server else ForkedWorkers()}
-    begin = WorkerStart() if from_server else ignore_group_signals
-    return DataLoader(samples, batch_size=None, num_workers=1, worker_init_fn=begin, **options)
+    return DataLoader(samples, batch_size=None, num_workers=1, **options, **worker_options(is_remote=from_server))
 
 
 @pytest.mark.parametrize("from_server", [False, True])

@@ -12,22 +12,22 @@ from tests.data.transforms.test_resize import check, crops
 def test_thousands_of_crops_are_torchvisions() -> None:
     for size, most, num in (((8, 8), 40, 2000), ((64, 64), 200, 1000), ((224, 224), 600, 100), ((33, 50), 500, 200)):
         sources, ragged = crops(num, most, seed=size[0])
-        on_device = [tensor.cuda() for tensor in ragged]
+        on_device = ragged.to("cuda")
         for interpolation in ("bilinear", "bicubic", "area"):
             format = ImageFormat(interpolation=interpolation)
-            images = resize_kernel(*on_device, size=size, format=format)
+            images = resize_kernel(on_device, size=size, format=format)
             assert images.is_contiguous(memory_format=torch.channels_last)
             check(images.cpu(), sources, size, interpolation)
-            half = resize_kernel(*on_device, size=size, format=replace(format, dtype=torch.bfloat16))
+            half = resize_kernel(on_device, size=size, format=replace(format, dtype=torch.bfloat16))
             assert (half.float() - images).abs().max() < 0.02
 
 
 def test_the_host_does_not_wait_for_it() -> None:
     _, ragged = crops(64, 100, seed=0)
-    on_device = [tensor.cuda() for tensor in ragged]
-    resize_kernel(*on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))  # compiled
+    on_device = ragged.to("cuda")
+    resize_kernel(on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))  # compiled
     torch.cuda.set_sync_debug_mode("error")
     try:
-        resize_kernel(*on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))
+        resize_kernel(on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))
     finally:
         torch.cuda.set_sync_debug_mode("default")

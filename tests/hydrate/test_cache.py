@@ -12,20 +12,20 @@ from imagenet_opt.errors import ConfigError
 from imagenet_opt.hydrate.hydrate import CacheFiller, Tally, fetch
 from suites.faults.flaky_folder import NotTried
 from suites.faults.small_disk import small_disk
-from tests.data.storage.stores import Listed
+from tests.data.storage.stores import Samples
 
 URL = "s3://bucket/train"
 Fill = Callable[..., Tally]
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Listed:
+def storage() -> Samples:
     """40 images of 10 kB."""
-    return Listed([bytes([i]) * 10_000 for i in range(40)], tmp_path / "reads")
+    return Samples(group=2, encoded=[bytes([i]) * 10_000 for i in range(40)])
 
 
 @pytest.fixture
-def fill(storage: Listed, tmp_path: Path) -> Fill:
+def fill(storage: Samples, tmp_path: Path) -> Fill:
     """Runs the command once more."""
 
     def call(parent: Path = tmp_path) -> Tally:
@@ -36,7 +36,7 @@ def fill(storage: Listed, tmp_path: Path) -> Fill:
     return call
 
 
-def test_each_image_is_fetched_once(storage: Listed, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_image_is_fetched_once(storage: Samples, fill: Fill, capsys: pytest.CaptureFixture[str]) -> None:
     fill()
     assert sorted(storage.read) == list(range(40))
     first, last = capsys.readouterr().out.splitlines()
@@ -47,7 +47,7 @@ def test_each_image_is_fetched_once(storage: Listed, fill: Fill, capsys: pytest.
     assert capsys.readouterr().out.startswith(f"{URL}: 0 images to fetch; the cache has 40, and keeps 40\n")
 
 
-def test_a_stopped_command_resumes(storage: Listed, fill: Fill) -> None:
+def test_a_stopped_command_resumes(storage: Samples, fill: Fill) -> None:
     def stop(index: int) -> None:
         if index == 31:
             raise KeyboardInterrupt
@@ -61,13 +61,13 @@ def test_a_stopped_command_resumes(storage: Listed, fill: Fill) -> None:
     assert len(before) >= 20 and sorted(storage.read) == sorted([*range(40), 30])
 
 
-def test_a_split_without_a_cache_is_refused(storage: Listed) -> None:
+def test_a_split_without_a_cache_is_refused(storage: Samples) -> None:
     with pytest.raises(ConfigError, match=r"no cache of s3://bucket/train to fill; set data\.cache_gb=null, and"):
         CacheFiller(URL, storage, read_timeout=1.0)
     assert storage.read == []
 
 
-def test_a_full_disk_ends_the_command(storage: Listed, fill: Fill, tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_command(storage: Samples, fill: Fill, tmp_path: Path) -> None:
     try:
         with small_disk(tmp_path / "small", 2_000_000) as disk:
             storage.each = lambda index: disk.fill() if index == 7 else None

@@ -13,7 +13,7 @@ import pytest
 
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.shard_index import open_shards, shard_name
-from imagenet_opt.data.storage.byte_source import Files
+from imagenet_opt.data.storage.record_store import FolderSource
 from imagenet_opt.errors import BadSample, DataError, StorageFailed
 from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.pack.pack import pack
@@ -111,18 +111,18 @@ def test_pack_and_training_accept_the_same_images(encoded: bytes, fits: bool) ->
 def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShardPart]:
     """A function that writes a shard of 8 files; reads fail as `fails` says, by class/file and number of the try."""
     index = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
-    read = Files.read
+    read = FolderSource.read
 
     def write(fails: Callable[[str, int], bool]) -> ShardPart:
         tries = Counter[str]()
 
-        def faulty(files: Files, name: str, *part: Any) -> bytes:
+        def faulty(files: FolderSource, name: str, *part: Any) -> bytes:
             tries[name] += 1
             if fails(name, tries[name]):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return read(files, name, *part)
 
-        monkeypatch.setattr(Files, "read", faulty)
+        monkeypatch.setattr(FolderSource, "read", faulty)
         write_shard(ShardTask(FolderTarget(tmp_path), 0, index, 0, PackOptions(), read_timeout=2.0))
         return ShardPart(**json.loads((tmp_path / part_name(0)).read_text()))
 

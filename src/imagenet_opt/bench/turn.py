@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.data.dataset import train_crops
-from imagenet_opt.data.decode.decoder import Box, region_codec
+from imagenet_opt.data.decode.region_codec import Box, region_codec
 from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import SampleIds
 from imagenet_opt.data.prefetcher import DevicePrefetcher
+from imagenet_opt.data.transforms.crop import train_crops
 from imagenet_opt.errors import BadSample, ImagenetOptError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.measure.telemetry.proc_counters import busy_seconds_of_descendants

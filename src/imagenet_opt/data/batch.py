@@ -11,12 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imagenet_opt.data.decode.decoder import Pixels
+from imagenet_opt.data.batch_memory import Lease, SharedBufferPool, TensorFields, concatenated, rounded_bytes
+from imagenet_opt.data.decode.region_codec import Pixels
 from imagenet_opt.data.keys import BatchKey
-from imagenet_opt.data.shared_buffers import Lease, SharedBufferPool, rounded_bytes
-from imagenet_opt.data.tensor_fields import TensorFields, concatenated
-from imagenet_opt.data.transforms.augment import Augmentation, augment, erase
-from imagenet_opt.data.transforms.resize import ImageFormat, Size, filter_of, normalize, resize_torch
+from imagenet_opt.data.transforms.augment_ops import Augmentation, augment, erase
+from imagenet_opt.data.transforms.resize import (
+    ImageFormat,
+    RaggedCrops,
+    Size,
+    filter_of,
+    normalize,
+    resize,
+    resize_torch,
+)
 from imagenet_opt.errors import ConfigError
 
 
@@ -98,32 +105,16 @@ class Batch(BatchBase):
 
 
 @dataclass
-class RaggedCrops(TensorFields):
-    """Crops of different sizes, one after the other in one buffer, to be resized on the device.
-
-    pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3). heights, widths: int32
-    (N,); offsets: int64 (N,); flips: bool (N,), True to mirror the crop horizontally. windows: float32 (N, 4), top,
-    left, height and width of the part of the crop that becomes the image, in pixels of the crop.
-    """
-
-    pixels: Tensor
-    heights: Tensor
-    widths: Tensor
-    offsets: Tensor
-    flips: Tensor
-    windows: Tensor
-
-    def __len__(self) -> int:
-        return len(self.heights)
-
-
-@dataclass
 class RaggedBatch(RaggedCrops, BatchBase):
     """Crops of different sizes, to be resized on the device."""
 
     @property
     def data(self) -> Tensor:
         return self.pixels
+
+
+AnyBatch = Batch | RaggedBatch
+"""A batch from a worker, or a part of a large batch."""
 
 
 class RaggedBuilder:
@@ -175,7 +166,27 @@ class RaggedBuilder:
         return RaggedBatch(labels, indices, valid, key, stats, self.lease, **vars(self.crops()))
 
 
-def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
+class ImageBuilder:
+    """Builds a batch of images of one size, which the worker resizes."""
+
+    def __init__(self, buffers: SharedBufferPool, num_images: int, size: int, interpolation: str) -> None:
+        self.size, self.interpolation = size, interpolation
+        num_bytes = num_images * 3 * size * size
+        buffer, self.lease = buffers.acquire(num_bytes)
+        self.images = buffer[:num_bytes].view(num_images, 3, size, size)
+
+    def reserve(self, num_crops: int, num_pixels: int) -> None:
+        """Does nothing, because the memory exists already."""
+
+    def write(self, row: int, pixels: Pixels, flip: bool, window: NDArray[np.float64]) -> None:
+        crop_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
+        self.images[row] = resize(crop_CHW, self.size, flip, self.interpolation, window.tolist())
+
+    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> Batch:
+        return Batch(labels, indices, valid, key, stats, self.lease, self.images)
+
+
+def joined(parts: Sequence[AnyBatch]) -> AnyBatch:
     """One batch from the parts of a step, in their order and on their device; a single part is returned unchanged."""
     first = parts[0]
     if len(parts) == 1:
@@ -197,7 +208,7 @@ def joined(parts: Sequence[Batch | RaggedBatch]) -> Batch | RaggedBatch:
     )
 
 
-def to_images(batch: Batch | RaggedBatch, format: ImageFormat) -> Batch:
+def to_images(batch: AnyBatch, format: ImageFormat) -> Batch:
     """The batch as images of this format, augmented as the worker drew, on the device of the batch.
 
     One kernel makes normalised images of crops, unless the augmentation needs pixels before normalising.
@@ -227,12 +238,11 @@ def resize_ragged(crops: RaggedCrops, *, size: Size, format: ImageFormat) -> Ten
 
     One Triton kernel on a GPU; torch, image by image, on a CPU. uint8 is rounded.
     """
-    tensors = (crops.pixels, crops.heights, crops.widths, crops.offsets, crops.flips, crops.windows)
     if crops.pixels.device.type != "cuda":
-        return resize_torch(*tensors, size=size, format=format)
+        return resize_torch(crops, size=size, format=format)
     from imagenet_opt.data.transforms.resize_kernel import resize_kernel  # Triton may be absent without CUDA
 
-    return resize_kernel(*tensors, size=size, format=format)
+    return resize_kernel(crops, size=size, format=format)
 
 
 def images_of(batch: Any) -> Tensor | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from imagenet_opt import machine
 from imagenet_opt.data.options import Auto
-from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES
+from imagenet_opt.data.storage.read_pool import READ_AHEAD_BYTES
 from imagenet_opt.machine import GIB
 
 _MIB = 2**20

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -11,27 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
-from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch, RaggedBuilder
-from imagenet_opt.data.decode.decoder import Decoder, Opened, Pixels
+from imagenet_opt.data.batch import AnyBatch, ImageBuilder, LoadStats, RaggedBuilder
+from imagenet_opt.data.batch_memory import SharedBufferPool
+from imagenet_opt.data.decode.decoder import Decoder, OpenedImage
 from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, part_of
-from imagenet_opt.data.randomness import key_of, sample_uniform
-from imagenet_opt.data.shared_buffers import SharedBufferPool
-from imagenet_opt.data.storage.read_ahead import Place, ReadAhead, ReadResult
+from imagenet_opt.data.randomness import key_of
+from imagenet_opt.data.storage.read_ahead import Portion, ReadAhead, ReadResult
 from imagenet_opt.data.storage.read_pool import Sample
 from imagenet_opt.data.storage.store import Indices
 from imagenet_opt.data.transforms.augment import Augmenter
-from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
-from imagenet_opt.data.transforms.resize import filter_of, resize
+from imagenet_opt.data.transforms.crop import CropPlan
+from imagenet_opt.data.transforms.resize import filter_of
 from imagenet_opt.errors import BadSample
 from imagenet_opt.measure.telemetry.thread_time import thread_time
-
-Sizes = NDArray[np.int64]
-CropPlan = Callable[[SampleIds, Sizes, Sizes, int], tuple[Crops, NDArray[np.bool_]]]
-"""(samples, image heights, image widths, size of the resized images) -> crops, and whether each image is flipped."""
 
 _REPLACEMENTS = 20
 """Number of samples that are tried as the replacement of a bad sample."""
@@ -41,7 +36,7 @@ portions cost time, and portions twice as large need 4 MB more per worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchDataset(Dataset["Batch | RaggedBatch"]):
+class BatchDataset(Dataset[AnyBatch]):
     """Maps a key to a whole batch, or to a part of a large batch.
 
     augmenter: None for no augmentation. resize_here: return images of the key's size, uint8, instead of ragged crops
@@ -73,7 +68,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         most = self.order.batch_size // self.order.block_size
         return self.num_parts if self.num_parts > 1 else max(1, min(num_workers, most))
 
-    def __getitem__(self, key: BatchKey) -> Batch | RaggedBatch:
+    def __getitem__(self, key: BatchKey) -> AnyBatch:
         began = thread_time()
         self.buffers.new_batch(key.epoch, key.step, key.part)
         draw = self._draw(key)
@@ -112,7 +107,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
     def _draw(self, key: BatchKey) -> SampleIds:
         return part_of(self.order.sample_ids(key.epoch, key.step), key.part, key.num_parts, self.order.block_size)
 
-    def _portions(self, key: BatchKey) -> Iterator[tuple[Place, Indices]]:
+    def _portions(self, key: BatchKey) -> Iterator[tuple[Portion, Indices]]:
         """Portions that this worker will read: of `key`, then of the keys that it will probably get next, which are
         every num_workers-th key of this epoch and of the next."""
         info = get_worker_info()
@@ -130,7 +125,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
                 return
 
     def _fill(
-        self, builder: "ImageBuilder | RaggedBuilder", key: BatchKey, draw: SampleIds
+        self, builder: ImageBuilder | RaggedBuilder, key: BatchKey, draw: SampleIds
     ) -> tuple[SampleIds, list[tuple[int, str]], list[ReadResult]]:
         """Read and decode the samples of a key into the builder, portion by portion, and replace bad samples. Returns
         the samples in the batch, the skipped samples, and the reads without their bytes."""
@@ -147,7 +142,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
 
     def _fill_rows(
         self,
-        builder: "ImageBuilder | RaggedBuilder",
+        builder: ImageBuilder | RaggedBuilder,
         rows: NDArray[np.int64],
         draw: SampleIds,
         samples: list[Sample | None],
@@ -174,7 +169,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
 
     def _decode(
         self,
-        builder: "ImageBuilder | RaggedBuilder",
+        builder: ImageBuilder | RaggedBuilder,
         rows: NDArray[np.int64],
         draw: SampleIds,
         samples: list[Sample | None],
@@ -182,7 +177,7 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         """Decode samples into rows of the builder. Returns the other rows with their errors, None for a sample that was
         not read yet. Drops the bytes of each image from `samples` after decoding."""
         bad: dict[int, BadSample | None] = {}
-        opened: list[tuple[int, Opened]] = []
+        opened: list[tuple[int, OpenedImage]] = []
         indices = draw.indices[rows].tolist()
         for place, (row, index, sample) in enumerate(zip(rows.tolist(), indices, samples, strict=True)):
             if not isinstance(sample, bytes):
@@ -216,50 +211,6 @@ class BatchDataset(Dataset["Batch | RaggedBatch"]):
         return bad
 
 
-class ImageBuilder:
-    """Builds a batch of images of one size, which the worker resizes."""
-
-    def __init__(self, buffers: SharedBufferPool, num_images: int, size: int, interpolation: str) -> None:
-        self.size, self.interpolation = size, interpolation
-        num_bytes = num_images * 3 * size * size
-        buffer, self.lease = buffers.acquire(num_bytes)
-        self.images = buffer[:num_bytes].view(num_images, 3, size, size)
-
-    def reserve(self, num_crops: int, num_pixels: int) -> None:
-        """Does nothing, because the memory exists already."""
-
-    def write(self, row: int, pixels: Pixels, flip: bool, window: NDArray[np.float64]) -> None:
-        crop_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
-        self.images[row] = resize(crop_CHW, self.size, flip, self.interpolation, window.tolist())
-
-    def batch(self, labels: Tensor, indices: Tensor, valid: Tensor, key: BatchKey, stats: LoadStats) -> Batch:
-        return Batch(labels, indices, valid, key, stats, self.lease, self.images)
-
-
 def num_portions_of(num_samples: int) -> int:
     """Number of portions in which a worker reads and decodes samples."""
     return -(-num_samples // _PORTION)
-
-
-def train_crops(
-    draw: SampleIds,
-    heights: Sizes,
-    widths: Sizes,
-    size: int,
-    *,
-    seed: int,
-    scale: tuple[float, float],
-    hflip: float = 0.5,
-) -> tuple[Crops, NDArray[np.bool_]]:
-    """Random crops and flips, as functions of (seed, pass, sample index). A CropPlan, but for the keywords. hflip:
-    share of the images that are flipped."""
-    draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
-    return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < hflip
-
-
-def eval_crops(
-    draw: SampleIds, heights: Sizes, widths: Sizes, size: int, *, crop_ratio: float, squash: bool = False
-) -> tuple[Crops, NDArray[np.bool_]]:
-    """Centred crops without flips. A CropPlan, but for the keywords."""
-    crops = center_crops(heights, widths, crop_ratio=crop_ratio, size=size, squash=squash)
-    return crops, np.zeros(len(heights), dtype=bool)

@@ -1,20 +1,23 @@
-"""Copies batches from the workers' memory to the device."""
+"""Copies batches from the workers' memory to the device, in a thread."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import replace
 
 import torch
 
-from imagenet_opt.data.batch import Batch, RaggedBatch, joined
-from imagenet_opt.data.shared_buffers import SharedBufferPool
+from imagenet_opt.data.batch import AnyBatch, joined
+from imagenet_opt.data.batch_memory import SharedBufferPool
+from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.out_of_memory import explained
 
-Part = Batch | RaggedBatch
-Sent = tuple[Part, torch.cuda.Event | None]
+SentBatch = tuple[AnyBatch, torch.cuda.Event | None]
 """A part on its way to the device, with the event of its arrival; None if no copy is under way."""
 
+_SIGNAL_SECONDS = 1.0
+"""Longest single wait for a batch. A signal that arrives just before a wait is handled only after the wait."""
 _COPY_THREADS = 2
 """Our choice; torch's own thread that pins takes one. Not measured beside a GPU."""
 TOO_LARGE = ("while a batch was on its way to the device", "lower data.batch_size")
@@ -53,16 +56,25 @@ class DeviceCopies:
             restore.start()
             restore.join()
 
-    def send(self, part: Part) -> Sent:
+    def send(self, part: AnyBatch) -> SentBatch:
         """Begin to copy a part, as far as the mode allows before the part is used."""
         self.buffers.keep_mapped(part.lease, part.data)
-        if self._stream is None or self.mode == "pageable":
-            return self._kept(part), None
-        if self.mode == "pinned":
-            return self._pin(part), None
-        return self._send(self._pin(part))
+        if self._stream is not None and self.mode != "pageable":
+            pinned = replace(part.pin_memory(), lease=None)
+            self.buffers.release(part.lease)
+            if self.mode == "pinned":
+                return pinned, None
+            with torch.cuda.stream(self._stream):
+                sent, copied = self._copy(pinned), torch.cuda.Event(blocking=True)
+                copied.record()
+            return sent, copied
+        if part.key.num_parts == 1:
+            return part, None
+        copy = part.clone()
+        self.buffers.release(part.lease)  # the worker needs the shared memory for further parts
+        return copy, None
 
-    def arrived(self, parts: Iterable[Sent]) -> Part:
+    def arrived(self, parts: Iterable[SentBatch]) -> AnyBatch:
         """The whole batch on the device, for use by the computing stream."""
         self.finished()  # frees the events of finished copies, because nobody else may ask
         return joined([self._arrived(*sent) for sent in parts])
@@ -74,27 +86,7 @@ class DeviceCopies:
             self._num_finished, self._seconds = self._num_finished + len(seconds), self._seconds + sum(seconds)
         return self._num_finished, self._seconds
 
-    def _kept(self, part: Part) -> Part:
-        """Return a whole batch unchanged; copy a part, because the worker needs the shared memory for further parts."""
-        if part.key.num_parts == 1:
-            return part
-        copy = part.clone()
-        self.buffers.release(part.lease)
-        return copy
-
-    def _pin(self, part: Part) -> Part:
-        pinned = part.pin_memory()
-        self.buffers.release(part.lease)
-        return replace(pinned, lease=None)
-
-    def _send(self, part: Part) -> tuple[Part, torch.cuda.Event]:
-        with torch.cuda.stream(self._stream):
-            sent = self._copy(part)
-            copied = torch.cuda.Event(blocking=True)
-            copied.record()
-        return sent, copied
-
-    def _arrived(self, part: Part, copied: torch.cuda.Event | None) -> Part:
+    def _arrived(self, part: AnyBatch, copied: torch.cuda.Event | None) -> AnyBatch:
         if copied is not None:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_event(copied)
@@ -103,10 +95,39 @@ class DeviceCopies:
             return self._copy(part)
         return part
 
-    def _copy(self, part: Part) -> Part:
+    def _copy(self, part: AnyBatch) -> AnyBatch:
         assert self._clock is not None
         self._clock.start()
         with explained(*TOO_LARGE):
             sent = part.to(self.device, non_blocking=self.mode != "pageable")
         self._clock.stop()
         return sent
+
+
+class BackgroundIterator(Iterator[list[SentBatch]]):
+    """Iterates over `source`, one item ahead: when an item is taken, a thread starts to make the next item.
+
+    An error of `source` is raised instead of its item. A source that hangs does not delay the end of the process.
+    """
+
+    def __init__(self, source: Iterator[list[SentBatch]]) -> None:
+        self._source, self._thread = source, DaemonPool(1)
+        self._next: Future[list[SentBatch]] = self._thread.submit(next, source)
+
+    def __next__(self) -> list[SentBatch]:
+        while not self._next.done():
+            wait([self._next], _SIGNAL_SECONDS)
+        item = self._next.result()
+        self._next = self._thread.submit(next, self._source)
+        return item
+
+    def stop(self) -> None:
+        """Free the item ahead, and make no further item. Does not wait for the thread."""
+        self._source = iter(())
+        self._next.cancel()
+        self._next = self._thread.submit(next, self._source)
+
+    def close(self) -> None:
+        """Stop, and wait for the thread. `source` may be used elsewhere afterwards."""
+        self.stop()
+        wait([self._next])

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple
 
 from torch.utils.data import Sampler
@@ -36,19 +36,21 @@ class BatchKeySampler(Sampler[BatchKey]):
     """Yields the keys of one epoch, from any step: `num_parts` keys per batch, and `first_parts` keys for the first
     batch, which all workers make together. The length is in batches.
 
-    size_of: epoch -> image_size; may be replaced before the first batch of an epoch. on_first_key: called before the
-    first key of an epoch, when all workers have finished the earlier epochs. position: epoch, and the batches of this
-    epoch that the loader has delivered, which are fewer than the keys that workers have received. first_step: where the
-    next iteration starts; None if nobody has chosen a place since the last iteration began.
+    size_of: epoch -> pixels of a side of its images, at first always `image_size`; may be replaced before the first
+    batch of an epoch. on_first_key: called before the first key of an epoch, when all workers have finished the earlier
+    epochs. position: epoch, and the batches of this epoch that the loader has delivered, which are fewer than the keys
+    that workers have received. first_step: where the next iteration starts; None if nobody has chosen a place since the
+    last iteration began.
     """
 
     num_batches: int
-    size_of: Callable[[int], int]
+    image_size: InitVar[int]
     num_parts: int = 1
     first_parts: int = 1
     on_first_key: Callable[[], None] = lambda: None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, image_size: int) -> None:
+        self.size_of: Callable[[int], int] = lambda epoch: image_size
         self.first_step: int | None
         self.seek(0, 0)
 

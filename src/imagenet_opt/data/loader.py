@@ -1,7 +1,6 @@
 """Builds the loader: from an index to batches on the device, with store, reader, decoder, workers and prefetcher."""
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,16 +12,16 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
-from imagenet_opt.data.bad_samples import BadSamples
-from imagenet_opt.data.batch import Batch, RaggedBatch, to_images
+from imagenet_opt.data.batch import AnyBatch, to_images
+from imagenet_opt.data.batch_memory import SharedBufferPool, slot_bytes
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
-from imagenet_opt.data.dataset import BatchDataset, CropPlan, eval_crops, train_crops
-from imagenet_opt.data.decode.decoder import Decoder, region_codec
-from imagenet_opt.data.decode.image_file import open_image
+from imagenet_opt.data.dataset import BatchDataset
+from imagenet_opt.data.decode.decoder import Decoder, open_image
+from imagenet_opt.data.decode.region_codec import region_codec
 from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.keys import BatchKeySampler
-from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals
+from imagenet_opt.data.loader_workers import worker_options
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import (
     PART_IMAGES,
@@ -33,17 +32,15 @@ from imagenet_opt.data.order import (
     fingerprint,
     spread_by_class,
 )
-from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.shared_buffers import SharedBufferPool, slot_bytes
+from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
 from imagenet_opt.data.storage.cache_folder import cache_of
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.data.storage.store import CachedStore, Store, ThrottledStore
-from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing
-from imagenet_opt.data.transforms.augment_policy import Policy, Shift, parse_policy
+from imagenet_opt.data.transforms.augment import Augmenter, Policy, RandomErasing, Shift, parse_policy
+from imagenet_opt.data.transforms.crop import CropPlan, eval_crops, train_crops
 from imagenet_opt.data.transforms.resize import ImageFormat
-from imagenet_opt.processes import ServerContext
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +245,7 @@ def _prefetcher(
     buffers = SharedBufferPool(num_workers=budget.num_workers, depth=budget.prefetch_factor + SPARE_BATCHES)
     keys = BatchKeySampler(
         num_batches=dataset.order.num_batches,
-        size_of=lambda epoch: size,
+        image_size=size,
         num_parts=dataset.num_parts,
         first_parts=dataset.first_parts(budget.num_workers),
         on_first_key=buffers.restart,
@@ -271,20 +268,14 @@ def _prefetcher(
 
 def _data_loader(
     dataset: BatchDataset, keys: BatchKeySampler, budget: LoaderBudget, *, is_remote: bool
-) -> "DataLoader[Batch | RaggedBatch]":
-    # Forked workers inherit index, shared buffers and codec. Python 3.14 does not fork by default.
-    context: Any = ForkedWorkers()
-    begin: Callable[[int], None] = ignore_group_signals
-    if is_remote:  # a fork of this process would have a client of objects without threads
-        context, begin = ServerContext(), WorkerStart()
-    of_workers: dict[str, Any] = {"multiprocessing_context": context, "prefetch_factor": budget.prefetch_factor}
+) -> "DataLoader[AnyBatch]":
+    of_workers = worker_options(is_remote=is_remote) | {"prefetch_factor": budget.prefetch_factor}
     return DataLoader(
         dataset,
         batch_size=None,
         sampler=keys,
         num_workers=budget.num_workers,
         persistent_workers=budget.num_workers > 0,
-        worker_init_fn=begin,
         generator=torch.Generator(),  # so that starting workers draws nothing from the model's generator
         **(of_workers if budget.num_workers else {}),
     )

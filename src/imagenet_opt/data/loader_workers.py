@@ -9,20 +9,23 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import parent_process
 from multiprocessing.context import ForkContext, ForkProcess
+from typing import Any
 
-from imagenet_opt import machine
+from imagenet_opt import machine, private_api
 from imagenet_opt.errors import ImagenetOptError, WorkerDied
 from imagenet_opt.machine import GIB
-from imagenet_opt.processes import blocked, end_with_parent
+from imagenet_opt.processes import ServerContext, blocked, end_with_parent
 
 _M_MMAP_THRESHOLD = -3  # of glibc's mallopt
 _MAPPED_BYTES = 4 * 2**20
 """Larger allocations of a worker are maps of their own, which the system gets back at once. By default glibc keeps up
 to 32 MB for each thread: measured, a worker that read files of 20 MB held 317 MB instead of 137 MB."""
+_CLOSE_SECONDS = 1.0
+"""Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
 _LOST = (ConnectionError, EOFError)
 """Errors of fetching the memory of a batch from a dead worker."""
 
@@ -81,6 +84,15 @@ class ForkedWorkers(ForkContext):
     Process = ForkedWorker
 
 
+def worker_options(*, is_remote: bool) -> dict[str, Any]:
+    """Arguments of a DataLoader that start its workers: forks of this process, which inherit index, shared buffers and
+    codec; with samples of a URL, forks of a server, since a fork of this process would have a client of objects without
+    threads. Python 3.14 does not fork by default."""
+    if is_remote:
+        return {"multiprocessing_context": ServerContext(), "worker_init_fn": WorkerStart()}
+    return {"multiprocessing_context": ForkedWorkers(), "worker_init_fn": ignore_group_signals}
+
+
 def ignore_group_signals(worker_id: int) -> None:
     """Make a new worker ignore Ctrl-C and SIGUSR1, and obey only a SIGTERM of its parent; and return freed memory.
 
@@ -103,6 +115,24 @@ def _obey(parent: int | None) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
+
+
+def end_workers(iterator: Any, end_thread: Callable[[], None] | None) -> None:
+    """End the workers of a DataLoader's iterator, even if they wait for storage. end_thread: ends the thread that may
+    wait for their next batch."""
+    private_api.expect_end_of_workers(iterator)
+    if end_thread is not None:
+        queue = private_api.queue_of_batches(iterator)
+        queue.cancel_join_thread()  # the end of this process must not wait for the next item
+        queue.put((None, None))  # a thread that waits for a batch fails on this number, which torch does not know
+        end_thread()
+    late = threading.Timer(_CLOSE_SECONDS, private_api.terminate_workers, [iterator])
+    late.start()
+    try:
+        private_api.shut_workers_down(iterator)
+    finally:
+        late.cancel()
+        late.join()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from imagenet_opt.data.transforms.augment_policy import parse_policy
+from imagenet_opt.data.transforms.augment import parse_policy
 from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import ConfigError
 

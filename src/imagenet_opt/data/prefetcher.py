@@ -1,14 +1,11 @@
 """Copies batches to the device while the device computes."""
 
 import logging
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any, Self
 
 import torch
@@ -16,55 +13,55 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from imagenet_opt import private_api
-from imagenet_opt.data.bad_samples import BadSamples
-from imagenet_opt.data.batch import Batch, LoadStats, RaggedBatch
+from imagenet_opt.data.batch import AnyBatch, Batch, LoadStats
+from imagenet_opt.data.batch_memory import SharedBufferPool
 from imagenet_opt.data.budget import LoaderBudget
-from imagenet_opt.data.device_copies import TOO_LARGE, DeviceCopies, Sent
+from imagenet_opt.data.device_copies import TOO_LARGE, BackgroundIterator, DeviceCopies, SentBatch
 from imagenet_opt.data.keys import BatchKeySampler
-from imagenet_opt.data.loader_workers import worker_errors
+from imagenet_opt.data.loader_workers import end_workers, worker_errors
 from imagenet_opt.data.order import check_fingerprint
-from imagenet_opt.data.shared_buffers import SharedBufferPool
-from imagenet_opt.data.storage.read_pool import DaemonPool
 from imagenet_opt.data.storage.retry import tell_once
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, TooManyBadSamples
 from imagenet_opt.out_of_memory import explained
 
-_CLOSE_SECONDS = 1.0
-"""Time for workers to end by themselves. Workers that wait for storage are terminated after this time."""
-_SIGNAL_SECONDS = 1.0
-"""Longest single wait for a batch. A signal that arrives just before a wait is handled only after the wait."""
+log = logging.getLogger(__name__)
+
+_SHOWN = 3
+_ALWAYS_ALLOWED = 3
+"""Bad samples allowed with any fraction above 0, because the fraction of a small data set may be less than one."""
 _TIMES = ("read_seconds", "decode_seconds", "cpu_wait_seconds")
 _MEANS = (*_TIMES, "mb_read", "reads_in_flight", "queue_depth", "queue_seconds")
 """Metrics that are means over batches."""
 
 
-class BackgroundIterator(Iterator[list[Sent]]):
-    """Iterates over `source`, one item ahead: when an item is taken, a thread starts to make the next item.
+@dataclass(kw_only=True)
+class BadSamples:
+    """Samples that one process skipped: index -> reason. Raises TooManyBadSamples past `max_fraction` of the data set.
 
-    An error of `source` is raised instead of its item. A source that hangs does not delay the end of the process.
+    Each of `world_size` processes counts only the samples that it has read. A process reads another share of the
+    data set in each epoch, so the allowed number grows until the process has read the whole data set.
     """
 
-    def __init__(self, source: Iterator[list[Sent]]) -> None:
-        self._source, self._thread = source, DaemonPool(1)
-        self._next: Future[list[Sent]] = self._thread.submit(next, source)
+    num_samples: int
+    max_fraction: float
+    world_size: int = 1
+    reasons: dict[int, str] = field(default_factory=dict)
 
-    def __next__(self) -> list[Sent]:
-        while not self._next.done():
-            wait([self._next], _SIGNAL_SECONDS)
-        item = self._next.result()
-        self._next = self._thread.submit(next, self._source)
-        return item
-
-    def stop(self) -> None:
-        """Free the item ahead, and make no further item. Does not wait for the thread."""
-        self._source = iter(())
-        self._next.cancel()
-        self._next = self._thread.submit(next, self._source)
-
-    def close(self) -> None:
-        """Stop, and wait for the thread. `source` may be used elsewhere afterwards."""
-        self.stop()
-        wait([self._next])
+    def add(self, skipped: tuple[tuple[int, str], ...], epoch: int) -> None:
+        for index, reason in skipped:
+            if index not in self.reasons:
+                self.reasons[index] = reason
+                log.warning(f"skipped: {reason}")
+        num_read = self.num_samples * min(1.0, (epoch + 1) / self.world_size)
+        allowed = max(_ALWAYS_ALLOWED, int(self.max_fraction * num_read)) if self.max_fraction else 0
+        if (num := len(self.reasons)) > allowed:
+            first = "; ".join(list(self.reasons.values())[:_SHOWN])
+            more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
+            raise TooManyBadSamples(
+                f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
+                f"of the {num_read:.0f} samples that this process has read: {first}{more}. The log names all of them "
+                "(skipped: ...); fix the files, or raise data.max_bad_fraction"
+            )
 
 
 @dataclass(eq=False, repr=False)
@@ -79,12 +76,12 @@ class DevicePrefetcher:
     has no room for a batch.
     """
 
-    loader: "DataLoader[Batch | RaggedBatch]"
+    loader: "DataLoader[AnyBatch]"
     sampler: BatchKeySampler  # Lightning calls its set_epoch, and reads batch_sampler
     fingerprint: Mapping[str, int] = field(kw_only=True)
     batch_size: int = field(kw_only=True)
     copies: DeviceCopies = field(kw_only=True)
-    finish: Callable[[Batch | RaggedBatch], Batch] = field(kw_only=True)
+    finish: Callable[[AnyBatch], Batch] = field(kw_only=True)
     bad: BadSamples = field(kw_only=True)
     buffers: SharedBufferPool = field(kw_only=True)
     budget: LoaderBudget = field(kw_only=True)
@@ -170,23 +167,8 @@ class DevicePrefetcher:
         """End the thread and the workers, even if they wait for storage. The garbage collector would wait five
         seconds for each worker, because it destroys the worker's queue first."""
         if (iterator := private_api.persistent_iterator(self.loader)) is not None:
-            self._end(iterator)
+            end_workers(iterator, None if self._ahead is None else self._ahead.close)
             private_api.drop_persistent_iterator(self.loader)
-
-    def _end(self, iterator: Any) -> None:
-        private_api.expect_end_of_workers(iterator)
-        if self._ahead is not None:
-            queue = private_api.queue_of_batches(iterator)
-            queue.cancel_join_thread()  # the end of this process must not wait for the next item
-            queue.put((None, None))  # a thread that waits for a batch fails on this number, which torch does not know
-            self._ahead.close()
-        late = threading.Timer(_CLOSE_SECONDS, private_api.terminate_workers, [iterator])
-        late.start()
-        try:
-            private_api.shut_workers_down(iterator)
-        finally:
-            late.cancel()
-            late.join()
 
     @property
     def num_workers(self) -> int:
@@ -232,7 +214,7 @@ class DevicePrefetcher:
         if self._ahead is not None:
             self._ahead.close()  # the last epoch may have ended early
         self.sampler.go_on()
-        source = _by_step(self._sent(iter(self.loader)))
+        source = self._sent(iter(self.loader))
         if self.num_workers == 0:
             yield from self._delivered(source, iteration)
             return
@@ -242,7 +224,7 @@ class DevicePrefetcher:
         finally:
             ahead.stop()
 
-    def _delivered(self, source: Iterator[list[Sent]], iteration: int) -> Iterator[Batch]:
+    def _delivered(self, source: Iterator[list[SentBatch]], iteration: int) -> Iterator[Batch]:
         for parts in source:
             queue_depth = self.num_ready
             num_images = sum(len(part) for part, _ in parts)
@@ -270,14 +252,21 @@ class DevicePrefetcher:
             self.buffers.release(lease)
         self.sampler.position = self.sampler.position[0] + 1, 0
 
-    def _sent(self, batches: Iterator[Batch | RaggedBatch]) -> Iterator[Sent]:
+    def _sent(self, received: Iterator[AnyBatch]) -> Iterator[list[SentBatch]]:
+        """The parts of each batch, on their way. Keeps no reference to a batch after its list."""
         self.copies.use_device()
         if self.num_workers > 0:
             self.copies.use_few_cpus()
-        for batch in batches:
-            yield self.copies.send(batch)
+        parts: list[SentBatch] = []
+        for part in received:
+            num_parts = part.key.num_parts
+            parts.append(self.copies.send(part))
+            del part
+            if len(parts) == num_parts:
+                yield parts
+                parts = []
 
-    def _finished(self, parts: list[Sent]) -> Batch:
+    def _finished(self, parts: list[SentBatch]) -> Batch:
         """The batch of these parts, which counts as delivered. Clears the list, to free the memory of the parts."""
         key = parts[0][0].key
         with explained(*TOO_LARGE):
@@ -290,12 +279,3 @@ class DevicePrefetcher:
     def _add(self, **values: float) -> None:
         for name, value in values.items():
             self._totals[name] += value
-
-
-def _by_step(parts: Iterator[Sent]) -> Iterator[list[Sent]]:
-    """Lists of the parts of each batch. Keeps no reference to a batch after its list."""
-    for first in parts:
-        batch = [first, *islice(parts, first[0].key.num_parts - 1)]
-        del first
-        yield batch
-        del batch

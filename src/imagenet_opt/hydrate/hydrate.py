@@ -7,7 +7,6 @@ import mmap
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from imagenet_opt import machine
 from imagenet_opt.config.dataset import DataSet
 from imagenet_opt.data.index.files import SplitFiles, files_of, status_of
 from imagenet_opt.data.loader import store_of
-from imagenet_opt.data.storage.read_pool import DaemonPool, ReadPool, ReadTask
+from imagenet_opt.data.storage.read_pool import DaemonPool, ReadPool
 from imagenet_opt.data.storage.retry import TRANSIENT, SparseWarnings, is_out, retry_transient
 from imagenet_opt.data.storage.store import CachedStore, Store
 from imagenet_opt.display.progress import duration, progress, size
@@ -101,27 +100,19 @@ class CacheFiller:
     def fetch(self, tally: Tally, in_flight: int, on_progress: Callable[[], None]) -> None:
         """Fetch all; samples that cannot be read are listed in the tally. Raises StorageFailed where all fail,
         ReadTimeout, and ConfigError if the cache cannot be written."""
-        pool, running = ReadPool(self.store, timeout_seconds=self.read_timeout), deque[ReadTask]()
-
-        def finish(most: int) -> None:
-            while len(running) > most:
-                for sample in pool.answer(running.popleft())[0]:
-                    if isinstance(sample, BadSample):
-                        tally.bad.append(str(sample))
-                    else:
-                        tally.num_files += 1
-                        tally.num_bytes += len(sample)
-                self._check_writable()
-                on_progress()
-
         self._check_writable()
-        missing = self.store.folder.missing()
-        for start in range(0, len(missing), _PORTION):
-            portion = missing[start : start + _PORTION]
-            for group in self.store.groups(portion):
-                running.append(pool.start([group], [portion[group]], in_flight, stop_when_slow=False))
-                finish(2 * in_flight)
-        finish(0)
+        pool, missing = ReadPool(self.store, timeout_seconds=self.read_timeout), self.store.folder.missing()
+        portions = (missing[start : start + _PORTION] for start in range(0, len(missing), _PORTION))
+        requests = (portion[group] for portion in portions for group in self.store.groups(portion))
+        for samples in pool.read_all(requests, in_flight):
+            for sample in samples:
+                if isinstance(sample, BadSample):
+                    tally.bad.append(str(sample))
+                else:
+                    tally.num_files += 1
+                    tally.num_bytes += len(sample)
+            self._check_writable()
+            on_progress()
 
     def _check_writable(self) -> None:
         if reason := self.store.folder.stopped:

@@ -2,10 +2,10 @@
 Parquet files are decompressed together, so a pack reads them together."""
 
 import os
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from imagenet_opt.data.parquet.file import ParquetFile, damaged, with_file
 from imagenet_opt.data.parquet.footer import read_footer
 from imagenet_opt.data.parquet.pages import values
 from imagenet_opt.data.parquet.rows import image_column
-from imagenet_opt.data.storage.read_pool import ReadPool, ReadTask, Sample
+from imagenet_opt.data.storage.read_pool import ReadPool, Sample
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.retry import TRANSIENT, is_out, retry_transient
 from imagenet_opt.data.storage.store import Indices
@@ -66,18 +66,7 @@ def read_images(index: Split, read_timeout: float) -> Iterator[Sample]:
         yield from read_compressed(index)
         return
     pool = ReadPool(RecordStore(index), timeout_seconds=read_timeout, max_bytes=2 * MOST_BYTES)
-    running: deque[ReadTask] = deque()
-
-    def finish() -> Sample:
-        ((sample,),) = pool.answer(running.popleft())
-        return sample
-
-    for row in np.arange(len(index))[:, None]:
-        running.append(pool.start([np.array([0])], [row], _READS_IN_FLIGHT, stop_when_slow=False))
-        if len(running) > _READS_IN_FLIGHT:
-            yield finish()
-    while running:
-        yield finish()
+    yield from chain.from_iterable(pool.read_all(np.arange(len(index))[:, None], _READS_IN_FLIGHT))
 
 
 def name_of(index: Split, i: int) -> str:

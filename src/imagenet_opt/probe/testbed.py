@@ -24,12 +24,12 @@ from imagenet_opt.config.build import (
 )
 from imagenet_opt.config.speed import recorded_rate, settle_acceleration
 from imagenet_opt.data.batch import Batch, RaggedBatch
+from imagenet_opt.data.batch_memory import slot_bytes
 from imagenet_opt.data.budget import LoaderBudget
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, image_dtype, train_loader
 from imagenet_opt.data.prefetcher import DevicePrefetcher
-from imagenet_opt.data.shared_buffers import slot_bytes
 from imagenet_opt.data.storage.store import MemoryStore, Store
 from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError

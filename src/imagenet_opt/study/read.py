@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.data.loader_workers import ForkedWorkers, WorkerStart, ignore_group_signals, worker_errors
+from imagenet_opt.data.loader_workers import worker_errors, worker_options
 from imagenet_opt.data.order import block_size_for
 from imagenet_opt.data.storage.read_ahead import ReadAhead
 from imagenet_opt.data.storage.store import Indices
@@ -20,7 +20,6 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows, Samples, in_blocks
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.processes import ServerContext
 from imagenet_opt.study.comparison import ComparedSetting, Comparison, run_rounds
 from imagenet_opt.study.file import ReadFile, Request
 
@@ -123,8 +122,7 @@ def read(samples: Samples, rows: Rows, way: Way) -> ReadPass:
         batch_size=None,
         sampler=range(len(batches)),
         num_workers=way.num_workers,
-        multiprocessing_context=ServerContext() if is_remote else ForkedWorkers(),
-        worker_init_fn=WorkerStart() if is_remote else ignore_group_signals,
+        **worker_options(is_remote=is_remote),
     )
     with worker_errors():
         began, ended, files, errors = zip(*loader, strict=True)

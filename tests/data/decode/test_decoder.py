@@ -33,16 +33,17 @@ def test_ordinary_jpegs_are_decoded_bit_for_bit(
     subsampling: int, options: dict, size: tuple[int, int], mode: str
 ) -> None:
     data = encoded(picture(*size, mode), **{"quality": 85, "subsampling": subsampling} | options)
-    decoder = decoding()
+    decoder, whole_decoder = decoding(), decoding(region_decode=False)
     image = decoder.open(data, "some.JPEG")
     assert (image.height, image.width) == size
     assert image.stream is not None  # so the image is not decoded whole
     for box in (*some_boxes(20, size), (3, 0, 30, 1), (3, size[1] - 1, 30, 1)):
         assert np.array_equal(decoder.crop(image, box), part(whole(data), box)), box
+        assert np.array_equal(whole_decoder.crop(image, box), part(whole(data), box)), box
 
 
 def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
-    decoder, whole_decoder, regions = decoding(), decoding(region_decode=False), 0
+    decoder, regions = decoding(), 0
     for path in sorted(sample_root.glob("*/*.JPEG"))[::10]:
         image = decoder.open(path.read_bytes(), str(path))
         expected = whole(image.encoded)
@@ -50,30 +51,7 @@ def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
         for box in some_boxes(2, expected.shape[:2]):
             regions += image.stream is not None
             assert np.array_equal(decoder.crop(image, box), part(expected, box)), (path, box)
-            assert np.array_equal(whole_decoder.crop(whole_decoder.open(image.encoded, ""), box), part(expected, box))
     assert regions >= 195
-
-
-@pytest.mark.parametrize("most", [2**22, 48 * 64 // 2])
-@pytest.mark.parametrize("exif_rotation", [False, True])
-@pytest.mark.parametrize(
-    ("mode", "kind", "options"),
-    [
-        ("RGB", "JPEG", {"exif": TURNED}),
-        *(("RGB", "JPEG", {"progressive": True}), ("L", "JPEG", {}), ("CMYK", "JPEG", {}), ("RGB", "PNG", {})),
-    ],
-)
-def test_without_region_decode_pixels_are_the_same(
-    mode: str, kind: str, options: dict, exif_rotation: bool, most: int
-) -> None:
-    """Of small crops, of small crops of large images, and of reduced crops."""
-    data = encoded(picture(48, 64, mode), kind, **options)
-    for box in (BOX, (0, 0, 1, 1), (0, 0, 48, 48), (3, 1, 45, 47)):
-        actual = [
-            crop(data, box, exif_rotation=exif_rotation, max_crop_pixels=most, region_decode=region_decode)
-            for region_decode in (True, False)
-        ]
-        assert np.array_equal(*actual), box
 
 
 @pytest.mark.parametrize(
@@ -156,7 +134,7 @@ def test_large_crops_are_reduced_to_means_of_their_pixels(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_large_crops_of_white_images_are_white_to_their_borders(kind: str) -> None:
-    for side in range(130, 260):
+    for side in range(130, 260, 5):
         data = encoded(Image.new("RGB", (side, side + 3), (255, 255, 255)), kind)
         most = side * (side + 3) // 3
         assert crop(data, (0, 0, side + 3, side), max_crop_pixels=most).min() == 255, side

@@ -134,7 +134,7 @@ def test_a_damaged_file_is_refused_or_read(options: dict[str, Any], tmp_path: Pa
     small = table([image[:50] for image in IMAGES[:40]], LABELS[:40])
     pq.write_table(small, path := tmp_path / "a.parquet", **options)
     good, draw = path.read_bytes(), random.Random(0)
-    for _ in range(200):
+    for _ in range(100):
         content = bytearray(good)
         for _ in range(draw.randint(1, 3)):
             content[draw.randrange(len(content))] = draw.choice([0, 255, 127, draw.randrange(256)])

@@ -16,7 +16,7 @@ from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.store import CachedStore
 from suites.faults.flaky_folder import NotTried
 from suites.faults.small_disk import SmallDisk, small_disk
-from tests.data.storage.stores import Listed
+from tests.data.storage.stores import Samples
 
 NUM = 60
 URL = "s3://bucket/train"
@@ -24,13 +24,13 @@ Open = Callable[..., CachedStore]
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Listed:
+def storage() -> Samples:
     rng = np.random.default_rng(0)
-    return Listed([rng.bytes(int(size)) for size in rng.integers(0, 200, NUM)], tmp_path / "reads")
+    return Samples(group=2, encoded=[rng.bytes(int(size)) for size in rng.integers(0, 200, NUM)])
 
 
 @pytest.fixture
-def reopen(storage: Listed, tmp_path: Path) -> Open:
+def reopen(storage: Samples, tmp_path: Path) -> Open:
     """Opens the cache of `storage` as a new run would. most_bytes: see `open_cache`."""
 
     def open_store(most_bytes: float = np.inf, parent: Path = tmp_path) -> CachedStore:
@@ -53,7 +53,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def read_all(store: CachedStore, seed: int = 0, portion: int = 7) -> list[int]:
     """Read all samples in random order, and some twice, and compare them with those of the storage. Returns the samples
     that were fetched, in order of their number."""
-    store.store.file.write_text("")
+    store.store.read.clear()
     order = np.random.default_rng(seed).permutation(np.concatenate([np.arange(NUM), np.arange(5)]))
     for start in range(0, len(order), portion):
         indices = order[start : start + portion]
@@ -63,7 +63,7 @@ def read_all(store: CachedStore, seed: int = 0, portion: int = 7) -> list[int]:
 
 @pytest.mark.parametrize("segment_bytes", [2**26, 500])
 def test_samples_are_those_of_the_storage_and_are_fetched_once(
-    storage: Listed, reopen: Open, segment_bytes: int, monkeypatch: pytest.MonkeyPatch
+    storage: Samples, reopen: Open, segment_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imagenet_opt.data.storage.cache_folder._SEGMENT_BYTES", segment_bytes)
     store = reopen()
@@ -76,7 +76,7 @@ def test_samples_are_those_of_the_storage_and_are_fetched_once(
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_damage_on_disk_is_found_after_a_restart_and_repaired(storage: Listed, reopen: Open, damage: str) -> None:
+def test_damage_on_disk_is_found_after_a_restart_and_repaired(storage: Samples, reopen: Open, damage: str) -> None:
     read_all(reopen())
     (segment,) = (reopen().folder.path / "segments").iterdir()
     content = bytearray(segment.read_bytes())
@@ -101,7 +101,7 @@ def test_a_cache_with_damaged_columns_starts_empty(reopen: Open, damage: str) ->
     assert read_all(reopen()) == list(range(NUM))
 
 
-def test_a_killed_process_leaves_whole_samples(storage: Listed, reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_leaves_whole_samples(storage: Samples, reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
 
     def die_halfway(descriptor: int, content: bytes, offset: int) -> int:
@@ -121,14 +121,14 @@ def test_a_killed_process_leaves_whole_samples(storage: Listed, reopen: Open, mo
     storage.encoded[31] = b"x" * 201  # no other sample has this size
     child = multiprocessing.get_context("fork").Process(target=write_half)
     child.start()
-    child.join(30)
+    child.join()
     assert child.exitcode == -signal.SIGKILL
     store = reopen()
     assert store.folder.state[:32].tolist() == [1] * 30 + [0, 0]
     assert read_all(store) == list(range(30, NUM)) and store.events.take()["cache_damaged"] == 0
 
 
-def test_the_first_samples_that_fit_are_kept(storage: Listed, reopen: Open, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_samples_that_fit_are_kept(storage: Samples, reopen: Open, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     few, more = storage.sizes[:8].sum() - 1, storage.sizes[:9].sum()
     store = reopen(few)
@@ -142,7 +142,7 @@ def test_the_first_samples_that_fit_are_kept(storage: Listed, reopen: Open, capl
 
 
 def test_a_full_disk_is_one_warning_and_reading_goes_on(
-    storage: Listed, reopen: Open, disk: SmallDisk, caplog: pytest.LogCaptureFixture
+    storage: Samples, reopen: Open, disk: SmallDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage.encoded = [bytes([i]) * 10_000 for i in range(NUM)]
     disk.fill(leave=450_000)  # 5 % of the disk are 200,000 bytes

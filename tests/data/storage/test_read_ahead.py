@@ -10,13 +10,13 @@ import pytest
 from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.storage.read_ahead import ReadConcurrency
 from imagenet_opt.data.storage.record_store import RecordStore
-from tests.data.storage.stores import Numbers, batch, reading, texts
+from tests.data.storage.stores import Samples, batch, reading, texts
 
 
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("reads_in_flight", [1, 5, "auto"])
 def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int | str, group: int) -> None:
-    reader = reading(Numbers(group=group), reads_in_flight=reads_in_flight)
+    reader = reading(Samples(group=group), reads_in_flight=reads_in_flight)
     for step in range(20):
         wrong = 100 if step == 7 else 0  # a forecast that does not come true
         following = [((wrong, s), batch(s + wrong)) for s in range(step + 1, step + 4)]
@@ -26,7 +26,7 @@ def test_samples_come_in_order_with_and_without_a_forecast(reads_in_flight: int 
 
 def test_no_more_requests_than_allowed_run_at_a_time() -> None:
     lock, running, most = threading.Lock(), 0, 0
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=600)
 
     def each(index: int) -> None:
         nonlocal running, most
@@ -37,7 +37,7 @@ def test_no_more_requests_than_allowed_run_at_a_time() -> None:
         with lock:
             running -= 1
 
-    reader = reading(Numbers(each), reads_in_flight=3)
+    reader = reading(Samples(each), reads_in_flight=3)
     for step in range(4):
         reader.read((0, step), batch(step, 9))
     assert most == 3

@@ -1,4 +1,4 @@
-"""Stores: bytes of files with any name, errors of the system, and rehearsals of slow storage."""
+"""What is no regular file is an error of the system, and nothing waits for it."""
 
 import errno
 import os
@@ -9,17 +9,6 @@ import pytest
 
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.storage.record_store import RecordStore
-
-
-@pytest.fixture
-def folder(images_root: Path, tmp_path: Path) -> RecordStore:
-    return RecordStore(open_index(images_root, "val", tmp_path))
-
-
-def test_bytes_are_in_the_order_of_the_request(folder: RecordStore, images_root: Path) -> None:
-    files = sorted((images_root / "val").glob("*/*.JPEG"))
-    assert folder.read_many(np.array([38, 0, 7, 7])) == [files[i].read_bytes() for i in (38, 0, 7, 7)]
-    assert [group.tolist() for group in folder.groups(np.array([38, 0, 7]))] == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize(

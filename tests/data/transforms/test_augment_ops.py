@@ -9,8 +9,7 @@ from PIL import Image
 from timm.data.auto_augment import solarize_add
 from torchvision.transforms.v2 import functional as F
 
-from imagenet_opt.data.transforms.augment import augment
-from imagenet_opt.data.transforms.augment_ops import Layer, Operation
+from imagenet_opt.data.transforms.augment_ops import Layer, Operation, augment
 
 BLACK = (0, 0, 0)
 

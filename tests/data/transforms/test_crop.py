@@ -7,7 +7,8 @@ import pytest
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.functional import pil_to_tensor
 
-from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, center_crops, random_crops
+from imagenet_opt.data.order import SampleIds
+from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, CropBoxes, eval_crops, random_crops
 from imagenet_opt.data.transforms.resize import resize
 from tests.data.conftest import picture, torchvision_crop
 
@@ -25,6 +26,11 @@ def test_random_crops_are_those_of_torchvision_for_the_same_draws(scale: tuple[f
         assert 0 <= box[1] <= widths[row] - box[3]
 
 
+def centred(height: int, width: int, size: int, crop_ratio: float) -> CropBoxes:
+    draw = SampleIds(np.zeros(1, np.int64), np.zeros(1, np.int64), 1)
+    return eval_crops(draw, np.array([height]), np.array([width]), size, crop_ratio=crop_ratio)[0]
+
+
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(("size", "crop_ratio"), [(224, 0.875), (288, 0.95), (32, 1.0)])
 def test_centred_crops_are_those_of_resize_and_center_crop(size: int, crop_ratio: float, interpolation: str) -> None:
@@ -33,7 +39,7 @@ def test_centred_crops_are_those_of_resize_and_center_crop(size: int, crop_ratio
     usual = v2.Compose([v2.Resize(shorter, interpolation=mode, antialias=True), v2.CenterCrop(size)])
     for height, width in ((333, 500), (500, 375), (257, 256), (71, 400), (40, 90)):
         image = picture(height, width)
-        crops = center_crops(np.array([height]), np.array([width]), crop_ratio=crop_ratio, size=size)
+        crops = centred(height, width, size, crop_ratio)
         (top, left, h, w), window = (int(side[0]) for side in crops[:4]), crops.windows[0].tolist()
         pixels = pil_to_tensor(image)[:, top : top + h, left : left + w]
         whole_levels = resize(pixels, size, False, interpolation, window).float()
@@ -43,5 +49,5 @@ def test_centred_crops_are_those_of_resize_and_center_crop(size: int, crop_ratio
 
 
 def test_one_pixel_is_an_image() -> None:
-    crops = center_crops(np.array([1]), np.array([1]), crop_ratio=1.0, size=1)
+    crops = centred(1, 1, 1, 1.0)
     assert [side.ravel().tolist() for side in crops] == [[0], [0], [1], [1], [0, 0, 1, 1]]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from timm.data.random_erasing import RandomErasing as Timms
 
-from imagenet_opt.data.transforms.augment import RandomErasing, erase
+from imagenet_opt.data.transforms.augment import RandomErasing
+from imagenet_opt.data.transforms.augment_ops import erase
 
 
 def boxes(num: int, size: int, **options) -> np.ndarray:

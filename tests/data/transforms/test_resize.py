@@ -12,14 +12,13 @@ from PIL import Image
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import horizontal_flip, resized_crop
 
-from imagenet_opt.data.transforms.resize import MEAN, STD, ImageFormat, resize, resize_torch
+from imagenet_opt.data.transforms.resize import MEAN, STD, ImageFormat, RaggedCrops, resize, resize_torch
 
-Ragged = tuple[torch.Tensor, ...]
 Source = tuple[torch.Tensor, tuple[float, ...], bool]
 """A crop (3, height, width), the window in it, and whether it is flipped."""
 
 
-def crops(num: int, most: int, seed: int) -> tuple[list[Source], Ragged]:
+def crops(num: int, most: int, seed: int) -> tuple[list[Source], RaggedCrops]:
     """Random crops of 1 to `most` pixels a side, as they are and as a ragged batch. Every third has a window with
     fractions of a pixel."""
     rng = np.random.default_rng(seed)
@@ -38,7 +37,7 @@ def crops(num: int, most: int, seed: int) -> tuple[list[Source], Ragged]:
     pixels = torch.cat([crop.permute(1, 2, 0).flatten() for crop, _, _ in sources])
     windows, flips = (torch.tensor([source[i] for source in sources]) for i in (1, 2))
     heights, widths = sizes.T.contiguous()
-    return sources, (pixels, heights, widths, lengths.cumsum(0) - lengths, flips, windows)
+    return sources, RaggedCrops(pixels, heights, widths, lengths.cumsum(0) - lengths, flips, windows)
 
 
 def reference(crop: torch.Tensor, window: tuple[float, ...], size: tuple[int, int], interpolation: str) -> torch.Tensor:
@@ -81,7 +80,7 @@ def check(images: torch.Tensor, sources: list, size: tuple[int, int], interpolat
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
 def test_plain_torch_is_torchvision(size: tuple[int, int], most: int, num: int, interpolation: str) -> None:
     sources, ragged = crops(num, most, seed=size[0] + most)
-    images = resize_torch(*ragged, size=size, format=ImageFormat(interpolation=interpolation))
+    images = resize_torch(ragged, size=size, format=ImageFormat(interpolation=interpolation))
     assert images.is_contiguous(memory_format=torch.channels_last)
     check(images, sources, size, interpolation)
 
@@ -97,10 +96,10 @@ def test_pixels_of_a_worker_are_those_of_the_device(interpolation: str) -> None:
 
 def test_other_dtypes_are_the_same_images_rounded() -> None:
     _, ragged = crops(40, 30, seed=0)
-    exact = resize_torch(*ragged, size=16, format=ImageFormat())
+    exact = resize_torch(ragged, size=16, format=ImageFormat())
     for dtype in (torch.bfloat16, torch.float16):
-        assert torch.equal(resize_torch(*ragged, size=16, format=ImageFormat(dtype=dtype)), exact.to(dtype))
-    actual = resize_torch(*ragged, size=16, format=ImageFormat(dtype=torch.uint8))
+        assert torch.equal(resize_torch(ragged, size=16, format=ImageFormat(dtype=dtype)), exact.to(dtype))
+    actual = resize_torch(ragged, size=16, format=ImageFormat(dtype=torch.uint8))
     assert actual.dtype == torch.uint8
     check_pixels(actual, exact)
 
@@ -112,21 +111,21 @@ def check_pixels(actual: torch.Tensor, normalised: torch.Tensor) -> None:
 
 IN_INTERPRETER = """
 import sys, torch
-from imagenet_opt.data.transforms.resize import ImageFormat
+from imagenet_opt.data.transforms.resize import ImageFormat, RaggedCrops
 from imagenet_opt.data.transforms.resize_kernel import resize_kernel
 ragged, kinds = torch.load(sys.argv[1])
 formats = [ImageFormat(interpolation=name, dtype=dtype) for name, dtype in kinds]
-torch.save([resize_kernel(*ragged, size=(9, 7), format=format) for format in formats], sys.argv[2])
+torch.save([resize_kernel(RaggedCrops(*ragged), size=(9, 7), format=format) for format in formats], sys.argv[2])
 """
 
 
 @pytest.mark.slow
 def test_the_kernel_is_torchvision_in_tritons_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-    sources, ragged = crops(5, 16, seed=0)  # smaller and larger than the images, and of one pixel a side
+    sources, ragged = crops(3, 12, seed=0)  # of one pixel a side, and with a window
     filters, dtypes = ("bilinear", "bicubic", "area"), (torch.uint8, torch.bfloat16, torch.float16)
     kinds = [*((name, torch.float32) for name in filters), *(("bilinear", dtype) for dtype in dtypes)]
-    torch.save((ragged, kinds), tmp_path / "ragged")
+    torch.save(([*vars(ragged).values()], kinds), tmp_path / "ragged")
     command = [sys.executable, "-c", IN_INTERPRETER, tmp_path / "ragged", tmp_path / "images"]
     done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

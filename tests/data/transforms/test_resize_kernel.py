@@ -36,17 +36,8 @@ def test_it_compiles_without_spills_and_within_its_registers(
 
     if not isinstance(_resize, triton.JITFunction):
         pytest.skip("Triton's interpreter is on: nothing is compiled")
-    tensors = {
-        "pixels": "*u8",
-        "heights": "*i32",
-        "widths": "*i32",
-        "offsets": "*i64",
-        "flips": "*i1",
-        "windows": "*fp32",
-    }
-    numbers = {name: "fp32" for name in _resize.arg_names if name.startswith(("factor", "shift"))}
-    sides = {"out_height": "i32", "out_width": "i32"}
-    signature = tensors | {"images": f"*{dtype}"} | sides | numbers
+    tensors = ("*u8", "*i32", "*i32", "*i64", "*i1", "*fp32", f"*{dtype}", "i32", "i32", *["fp32"] * 6)
+    signature = dict(zip(_resize.arg_names, tensors, strict=False))
     constants = {"INTERPOLATION": interpolation, "BLOCK": _BLOCK}
     kernel = triton.compile(
         ASTSource(fn=_resize, signature=signature | dict.fromkeys(constants, "constexpr"), constexprs=constants),
@@ -63,22 +54,15 @@ def resources(ptx: str, folder: Path) -> tuple[int, int]:
     """Registers of a thread, and bytes that it spills, as NVIDIA's assembler reports them."""
     assemblers = sorted((Path(triton.__file__).parent / "backends/nvidia/bin").glob("ptxas*"))
     architecture = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
-    assert architecture is not None
     source = folder / "kernel.ptx"
     source.write_text(ptx)
     reports = []
     for assembler in assemblers:  # Triton ships a newer one for the newest GPUs alone
         command = [assembler, "-v", f"--gpu-name={architecture[1]}", source, "-o", folder / "kernel.cubin"]
         outcome = subprocess.run(command, capture_output=True, text=True)
-        if outcome.returncode == 0:
-            return _numbers(outcome.stderr)
+        if registers := re.search(r"Used (\d+) registers", outcome.stderr):
+            spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", outcome.stderr)
+            assert spills, outcome.stderr
+            return int(registers[1]), sum(map(int, spills))
         reports.append(outcome.stderr)
     raise AssertionError("\n".join(reports) or "Triton's wheel has no assembler")
-
-
-def _numbers(report: str) -> tuple[int, int]:
-    registers = re.search(r"Used (\d+) registers", report)
-    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
-    assert registers is not None, report
-    assert spills, report
-    return int(registers[1]), sum(map(int, spills))

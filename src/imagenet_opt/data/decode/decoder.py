@@ -2,44 +2,52 @@
 
 nvImageCodec decodes a region of ordinary JPEGs without the rest of the image, with the same bits as a whole decode and
 a crop. Pillow decodes other files, and JPEGs that nvImageCodec refuses. Both raise errors of many types: after one of
-nvImageCodec, Pillow decodes the file; one of Pillow becomes BadSample.
+nvImageCodec, Pillow decodes the file; one of Pillow becomes BadSample. The content decides the kind of a file, because
+names mislead: ImageNet has a PNG that is named .JPEG.
 """
 
-import os
-import threading
+import io
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
-from imagenet_opt.data.decode.image_file import (
-    check_size,
-    eight_bits,
-    exif_orientation,
-    is_whole_jpeg,
-    no_pixel_limit,
-    open_image,
-    upright,
-)
-from imagenet_opt.data.decode.stderr import CapturedStderr, no_stderr
+from imagenet_opt.data.decode.region_codec import Box, Pixels, is_jpeg, region_codec
 from imagenet_opt.errors import BadSample, Name, first_line, named
 
-Pixels = NDArray[np.uint8]
-"""RGB, (height, width, 3)."""
-Box = tuple[int, int, int, int]
-"""Top, left, height, width, in pixels."""
+EXTENSIONS = {
+    "JPEG": "jpg",
+    "MPO": "jpg",  # Pillow's name of a JPEG file with several pictures
+    "PNG": "png",
+    "WEBP": "webp",
+    "BMP": "bmp",
+    "TIFF": "tif",
+    "PPM": "ppm",
+    "GIF": "gif",
+}
+"""Kinds of images, by Pillow's names. Other parsers of Pillow are never used, because some of them start programs."""
 
+_FORMATS = [name for name in EXTENSIONS if name != "MPO"]
+_MOST_PIXELS = 2**29
+"""Most pixels of an image that is opened, whatever the configuration: even a small crop of a progressive JPEG takes up
+to 6 bytes per pixel of the image."""
+_PIXELS_PER_BYTE = 2000
+"""A complete JPEG has at most 512 pixels a byte: each block of 8 x 8 pixels takes a bit."""
+_SCAN, _MOST_SCANS = b"\xff\xda\0", 100
+"""Start of a scan, and most scans of a JPEG. Progressive JPEGs have about 10; thousands take minutes."""
+_SCAN_BYTES, _QUICK = 10, 2**34
+"""Fewest bytes of a scan, and pixels times scans that take few seconds, so that scans need not be counted."""
 SLOW_SECONDS = 5.0
 """CPU time after which an image delays training so much that its name is reported. Our choice."""
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedImage:
     """An image whose size is known and whose pixels are not decoded yet.
 
     height, width: after rotation. stream: for decoding with nvImageCodec; None if only Pillow can decode the image.
@@ -70,7 +78,7 @@ class Decoder:
     region_decode: bool = True
     notes: list[str] = field(default_factory=list)
 
-    def open(self, encoded: bytes, name: Name) -> Opened:
+    def open(self, encoded: bytes, name: Name) -> OpenedImage:
         """Open an image. Raises BadSample, with `name`, if no decoder can open it."""
         if not encoded:
             raise BadSample(f"{named(name)} is empty (0 bytes); restore the file or remove it (data.root)")
@@ -83,9 +91,9 @@ class Decoder:
         orientation = exif_orientation(encoded) if self.exif_rotation else 1
         if orientation >= 5:  # a quarter turn
             width, height = height, width
-        return Opened(encoded, name, height, width, stream, orientation)
+        return OpenedImage(encoded, name, height, width, stream, orientation)
 
-    def crop(self, image: Opened, box: Box) -> Pixels:
+    def crop(self, image: OpenedImage, box: Box) -> Pixels:
         """Pixels of `box`, reduced to at most max_crop_pixels; valid until the next call. Raises BadSample."""
         began = time.thread_time()
         try:
@@ -107,7 +115,7 @@ class Decoder:
         notes, self.notes = self.notes, []
         return notes
 
-    def _crop(self, image: Opened, box: Box) -> Pixels:
+    def _crop(self, image: OpenedImage, box: Box) -> Pixels:
         top, left, height, width = box
         large = height * width > self.max_crop_pixels
         large_whole = image.stream is None and image.height * image.width > self.max_crop_pixels
@@ -123,7 +131,7 @@ class Decoder:
         return crop if image.orientation == 1 else np.ascontiguousarray(crop)  # torch takes no negative strides
 
 
-def decode_whole(image: Opened) -> Pixels:
+def decode_whole(image: OpenedImage) -> Pixels:
     """All pixels, upright. Raises BadSample, also if the header states another size."""
     pixels = None if image.stream is None else region_codec().decode_whole(image.stream)
     if pixels is None:
@@ -145,7 +153,7 @@ def _decoded_by_pillow(encoded: bytes, name: Name) -> Pixels:
         raise _bad(name, error) from error
 
 
-def _reduced(image: Opened, box: Box, max_pixels: int) -> Pixels:
+def _reduced(image: OpenedImage, box: Box, max_pixels: int) -> Pixels:
     """The crop reduced by a whole factor: JPEGs by decoding fewer frequencies, then by averaging squares of pixels."""
     top, left, height, width = box
     factor = ceil(sqrt(height * width / max_pixels))
@@ -181,81 +189,69 @@ def _bad(name: Name, error: Exception) -> BadSample:
     return BadSample(f"cannot decode {named(name)}: {reason}; replace the file or remove it (data.root)")
 
 
-def load_codec() -> Any:
-    """nvImageCodec's module. If it is loaded before a fork, workers share its memory. Raises ImportError."""
-    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-    with no_stderr():  # nvImageCodec reports every GPU library that it does not find
-        from nvidia import nvimgcodec
-    return nvimgcodec
+def open_image(encoded: bytes) -> Image.Image:
+    """Open with Pillow without decoding. Raises errors of many types, because Pillow's parsers do."""
+    with no_pixel_limit():
+        image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+    check_size(encoded, image.height, image.width)
+    if image.format == "TIFF" and image.mode in ("I", "F"):
+        raise ValueError("a TIFF of 32 bits per channel states no range of its values; convert it to 8 or 16 bits")
+    return image
 
 
-class RegionCodec:
-    """nvImageCodec on the CPU, without threads. error: why this process cannot decode with it; "" if it can."""
-
-    def __init__(self) -> None:
-        self.decoder: Any = None
-        self.error = ""
-        try:
-            self.library = library = load_codec()
-            with no_stderr():
-                decoder = library.Decoder(
-                    device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
-                    backends=[library.Backend(library.CPU_ONLY)],
-                    max_num_cpu_threads=1,
-                )
-            self.params = library.DecodeParams(apply_exif_orientation=False, color_spec=library.ColorSpec.SRGB)
-            self._stderr = CapturedStderr()
-            self.decoder = decoder
-        except Exception as error:  # nvImageCodec does not export its type of error
-            self.error = first_line(error)
-        self.image: Any = None
-
-    def parse(self, encoded: bytes) -> Any:
-        """The stream of a complete JPEG in grey or YCbCr; None for all other files, and without a decoder."""
-        if self.decoder is None or not is_whole_jpeg(encoded):
-            return None
-        colour = self.library.ColorSpec
-        try:
-            stream = self.library.CodeStream(encoded)
-            known = stream.codec_name == "jpeg" and stream.color_spec in (colour.SYCC, colour.GRAY)
-            has_size = stream.height > 0 and stream.width > 0  # a JPEG may state its height after the pixels
-            return stream if known and has_size and stream.precision in (0, 8) else None
-        except Exception:  # nvImageCodec does not export its type of error; each property reads the header
-            return None
-
-    def decode(self, stream: Any, box: Box) -> Pixels | None:
-        """The box's pixels, in memory that the next call reuses; None if the codec gives up."""
-        top, left, height, width = box
-        right = max(left + width, min(2, stream.width))  # libjpeg smooths the first column alone in another way
-        try:
-            part = stream.get_sub_code_stream(region=self.library.Region(top, left, top + height, right))
-        except Exception:
-            return None
-        self.image = self._decoded(part, self.image)
-        return None if self.image is None else np.asarray(self.image)[:, :width]
-
-    def decode_whole(self, stream: Any) -> Pixels | None:
-        """All pixels, in memory of their own, because whole images may be large; None if the codec gives up."""
-        image = self._decoded(stream)
-        return None if image is None else np.asarray(image)
-
-    def take_warning(self) -> str:
-        """What the codec printed since the last call, in one line."""
-        return "" if self.decoder is None else self._stderr.take()
-
-    def _decoded(self, stream: Any, image: Any = None) -> Any:
-        with self._stderr:
-            try:
-                return self.decoder.decode(stream, image=image, params=self.params)
-            except Exception:  # Pillow gets its try
-                return None
+def exif_orientation(encoded: bytes) -> int:
+    """1 to 8; 1 is upright, also for damaged EXIF data, and for TIFF, which Pillow rotates by itself."""
+    place, marks = (encoded[:4096], (b"Exif\0",)) if is_jpeg(encoded) else (encoded, (b"eXIf", b"EXIF"))
+    if not any(mark in place for mark in marks):  # Pillow would decode a PNG to search for EXIF data at its end
+        return 1
+    try:
+        image = open_image(encoded)
+        orientation = 1 if image.format == "TIFF" else image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # Pillow names no errors for damaged EXIF data
+        return 1
+    return int(orientation) if orientation in range(1, 9) else 1
 
 
-def region_codec() -> RegionCodec:
-    """The codec of this thread, whose memory no other thread reuses. A fork gets a new codec."""
-    return _codec_of(os.getpid(), threading.get_ident())
+def upright(pixels_HWC: Pixels, orientation: int) -> Pixels:
+    """A view of the image as EXIF 2.32 defines its `orientation` (tag 0x0112)."""
+    if orientation >= 5:
+        pixels_HWC = pixels_HWC.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        pixels_HWC = pixels_HWC[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels_HWC = pixels_HWC[:, ::-1]
+    return pixels_HWC
 
 
-@cache  # a fork must not free the codec of its parent
-def _codec_of(process: int, thread: int) -> RegionCodec:
-    return RegionCodec()
+def check_size(encoded: bytes, height: int, width: int, max_pixels: int = _MOST_PIXELS) -> None:
+    """Raise ValueError for a file whose decoding would take too much memory or time."""
+    num_pixels, size = height * width, f"{width} x {height} pixels"
+    if num_pixels > _MOST_PIXELS:
+        raise ValueError(f"the header claims {size}, probably because the file is damaged")
+    if num_pixels > max_pixels:
+        raise ValueError(f"{size} are more than data.max_pixels={max_pixels}")
+    if not is_jpeg(encoded):
+        return
+    if num_pixels > _PIXELS_PER_BYTE * len(encoded):
+        raise ValueError(f"the header claims {size}, but the file has only {len(encoded)} bytes")
+    may_be_slow = len(encoded) // _SCAN_BYTES * num_pixels > _QUICK
+    if may_be_slow and (num_scans := encoded.count(_SCAN)) > _MOST_SCANS:
+        raise ValueError(f"{size} in {num_scans} scans would take long; at most {_MOST_SCANS} scans are decoded")
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """The image in grey or RGB, without alpha. `convert` alone would clip images of 16 bits at 255."""
+    if image.mode.startswith("I"):
+        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+
+
+@contextmanager
+def no_pixel_limit() -> Iterator[None]:
+    """Lift Pillow's limit of pixels, and the warning before the limit; check_size has its own limits."""
+    limit = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit

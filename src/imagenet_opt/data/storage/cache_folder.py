@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from imagenet_opt.atomic_file import replacing
 from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.shared_buffers import shared_bytes
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.display.progress import size as size_text
 from imagenet_opt.file_lock import lock_file
@@ -61,7 +61,9 @@ class CacheFolder:
         self.starts: NDArray[np.int64] = _mapped(path / "starts", "r")
         self.state: NDArray[np.uint8] = _mapped(path / "state", "r+")
         self.checksums: NDArray[np.uint32] = _mapped(path / "checksums", "r+")
-        self._shared = shared_bytes(len(self.starts)).zero_() if checked is None else checked
+        if checked is None:
+            checked = torch.zeros(len(self.starts), dtype=torch.uint8).share_memory_()
+        self._shared = checked
         self._checked: NDArray[np.uint8] = self._shared.numpy()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -9,8 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_opt.data.options import Auto
-from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES
-from imagenet_opt.data.storage.read_pool import QUICK_SECONDS, READS_PER_TASK, ReadPool, ReadTask, Sample
+from imagenet_opt.data.storage.read_pool import (
+    QUICK_SECONDS,
+    READ_AHEAD_BYTES,
+    READS_PER_TASK,
+    ReadPool,
+    ReadTask,
+    Sample,
+)
 from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
 
@@ -28,7 +34,7 @@ _PATIENCE = 20
 _PLANNED = 0.8
 """Share of the memory for samples that requests ahead are planned to take, so that none is postponed."""
 
-Place = tuple[int, ...]
+Portion = tuple[int, ...]
 """Identifies a portion of a batch: epoch, step, image size, part, number of parts, number of the portion."""
 
 
@@ -106,7 +112,7 @@ class ReadAhead:
         self.store = store
         self.max_bytes = max_bytes
         self._requests = ReadPool(store, timeout_seconds=timeout_seconds, max_bytes=max_bytes)
-        self._pending: dict[Place, list[ReadTask]] = {}
+        self._pending: dict[Portion, list[ReadTask]] = {}
         self._depth: int | ReadConcurrency = ReadConcurrency() if reads_in_flight == "auto" else reads_in_flight
         self._left_at: float | None = None  # end of the last read
         self._waited = ThreadTime()
@@ -116,7 +122,7 @@ class ReadAhead:
         """Another process makes its own requests."""
         return self.__dict__ | {"_pending": {}}
 
-    def read(self, place: Place, indices: Indices, following: Iterable[tuple[Place, Indices]] = ()) -> ReadResult:
+    def read(self, place: Portion, indices: Indices, following: Iterable[tuple[Portion, Indices]] = ()) -> ReadResult:
         """The samples of the portion at `place`. following: portions that will be requested next, possibly endless. A
         sample that cannot be read is a BadSample in its place. Raises ReadTimeout, StorageFailed."""
         began = time.perf_counter()
@@ -194,10 +200,10 @@ class ReadAhead:
         wanted, adaptive = [indices[group] for group in groups], isinstance(self._depth, ReadConcurrency)
         return self._requests.start(groups, wanted, self.reads_in_flight, stop_when_slow=adaptive)
 
-    def _ahead(self, following: Iterable[tuple[Place, Indices]]) -> dict[Place, list[ReadTask]]:
+    def _ahead(self, following: Iterable[tuple[Portion, Indices]]) -> dict[Portion, list[ReadTask]]:
         """Request the next portions: twice as many requests as may be in flight, so that no thread is idle.
         Requests that were made earlier stay, even if the limit is lower now."""
-        ahead: dict[Place, list[ReadTask]] = {}
+        ahead: dict[Portion, list[ReadTask]] = {}
         requests = num_bytes = 0.0
         for place, indices in following:
             tasks = self._pending.get(place)

@@ -1,4 +1,4 @@
-"""Makes requests to a store in threads: measures and retries them, and names the sample of a request that hangs."""
+"""Makes requests to a store in threads: measures and retries them, limits their memory, names one that hangs."""
 
 import errno
 import logging
@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from functools import partial
 from queue import SimpleQueue
@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from imagenet_opt import machine
-from imagenet_opt.data.storage.read_memory import READ_AHEAD_BYTES, Postponed, ReadMemory
 from imagenet_opt.data.storage.retry import TRANSIENT, Events, SparseWarnings, is_out, retry_transient
 from imagenet_opt.data.storage.store import CachedStore, Indices, Store
 from imagenet_opt.errors import BadSample, ReadTimeout, StorageFailed, StorageForbidden
@@ -33,6 +32,8 @@ Sample = bytes | BadSample
 Results = list[list[Sample | None]]
 """Samples of each request of a task; None for a postponed sample, see ReadMemory."""
 
+READ_AHEAD_BYTES = 128 * 2**20
+"""Limit of the encoded bytes that one worker holds: read ahead, and in the portion that it decodes."""
 QUICK_SECONDS = 1e-3
 """Requests with a lower latency are made one after the other, because threads would cost more time than they save."""
 READS_PER_TASK = 16
@@ -72,6 +73,39 @@ def _work(calls: Calls) -> None:
                 future.set_exception(error)
         del wanted, future, call, arguments  # a waiting thread keeps nothing alive, not even this pool
     calls.put(None)  # ends the next thread
+
+
+class Postponed(OSError):
+    """A sample does not fit into the memory beside the samples that are held."""
+
+
+class ReadMemory:
+    """Memory for `most` bytes of samples. A sample may take half of it, and what does not fit is postponed: a read that
+    waited for memory might wait for samples that are needed only after its own."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._held, self._lock = 0, threading.Lock()
+        self._given = deque[int]()  # without the lock, because the garbage collector gives too
+
+    def __reduce__(self) -> tuple[type["ReadMemory"], tuple[int]]:
+        """Another process holds no samples yet; a lock cannot be pickled."""
+        return ReadMemory, (self.most,)
+
+    def take(self, size: int, must: bool) -> None:
+        """Raises Postponed, unless the bytes `must` be read; OSError for a sample that is too large."""
+        if size > self.most // 2:
+            most = f"the {self.most // 2**21} MiB that an image may have"
+            raise OSError(errno.EFBIG, f"{size} bytes are more than {most}; imagenet-opt pack makes images smaller")
+        with self._lock:
+            while self._given:
+                self._held -= self._given.pop()
+            if not must and self._held + size > self.most:
+                raise Postponed
+            self._held += size
+
+    def give(self, size: int) -> None:
+        self._given.append(size)
 
 
 class ReadTask:
@@ -134,10 +168,8 @@ class ReadPool:
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process starts its own threads and counts."""
-        return self.__dict__ | {"_threads": None, "_running": set(), "events": Events()} | self._new_memory()
-
-    def _new_memory(self) -> dict[str, Any]:
-        return {"_memory": ReadMemory(self._memory.most), "_handed_over": 0}
+        fresh: dict[str, Any] = {"_threads": None, "_running": set(), "events": Events(), "_handed_over": 0}
+        return self.__dict__ | fresh | {"_memory": ReadMemory(self._memory.most)}
 
     def forked(self) -> bool:
         """Whether earlier requests are lost, because threads do not survive a fork."""
@@ -156,16 +188,23 @@ class ReadPool:
         task.future = self._threads.submit(self._run, task, stop_when_slow)
         return task
 
-    def answer(self, task: ReadTask) -> list[list[Sample]]:
-        """Result of a task; a request that hangs is repeated once. Raises ReadTimeout, StorageFailed."""
-        found = zip(task.wanted, self._answer(task), strict=True)
-        return [
-            [self.read_one(i) if sample is None else sample for i, sample in zip(wanted.tolist(), samples, strict=True)]
-            for wanted, samples in found
-        ]
+    def read_all(self, requests: Iterable[Indices], depth: int) -> Iterator[list[Sample]]:
+        """The samples of each request, in order, while up to twice `depth` requests wait or run. A request that hangs
+        is repeated once. Raises ReadTimeout, StorageFailed."""
+        running = deque[ReadTask]()
+        for wanted in requests:
+            running.append(self.start([np.arange(len(wanted))], [wanted], depth, stop_when_slow=False))
+            if len(running) > 2 * depth:
+                yield self._samples(running.popleft())
+        while running:
+            yield self._samples(running.popleft())
+
+    def _samples(self, task: ReadTask) -> list[Sample]:
+        (samples,), indices = self._answer(task), task.wanted[0].tolist()
+        return [self.read_one(i) if sample is None else sample for i, sample in zip(indices, samples, strict=True)]
 
     def read_one(self, index: int) -> Sample:
-        """Read a sample even if it does not fit into the memory. Raises as `answer`."""
+        """Read a sample even if it does not fit into the memory. Raises as `read_all`."""
         depth = 1 if self._threads is None else self._threads.num
         task = self.start([np.array([0])], [np.array([index])], depth, stop_when_slow=False, must=True)
         ((sample,),) = self._answer(task)
@@ -173,7 +212,7 @@ class ReadPool:
         return sample
 
     def hand_over(self, task: ReadTask) -> Results:
-        """As `answer`, with postponed samples. The samples count as held until `release`."""
+        """Results of a task, with postponed samples. They count as held until `release`. Raises as `read_all`."""
         answers = self._answer(task)
         self._handed_over, task.num_bytes = self._handed_over + task.num_bytes, 0
         return answers

@@ -1,27 +1,134 @@
-"""Augmentation of training batches: drawn by the worker, applied on the device of the batch."""
+"""Draws the augmentation of training batches, in a worker: RandAugment, TrivialAugment, shifts, colours, erased boxes.
 
-from collections.abc import Sequence
+`layers` of a policy turns draws, float64 (N, num_draws) in [0, 1), into layers of operations, on the host. Its `stream`
+separates the draws from other draws for the same image. size: of the images.
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import permutations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from imagenet_opt.data.randomness import sample_uniform
-from imagenet_opt.data.transforms.augment_ops import Layer, apply_sorted, select, sorted_layer, to_device
-from imagenet_opt.data.transforms.augment_policy import Policy
+from imagenet_opt.data.transforms.augment_ops import Augmentation, Boxes, Layer, Operation
 from imagenet_opt.data.transforms.resize import Size, height_width
+from imagenet_opt.errors import ConfigError
 
+Numbers = NDArray[np.float64]
+Argument = Callable[[Numbers, Numbers], Numbers]
+"""(strengths, signs), by image -> arguments of an operation. A sign is 1 or -1."""
+
+TRIVIAL = "trivialaugment"
+_BLACK = (0, 0, 0)
+_MEAN_COLOR = (124, 116, 104)  # ImageNet's mean colour, as in timm
 _TRIES = 10
 _AREA = (0.02, 1 / 3)
 _RATIO = (0.3, 1 / 0.3)
+_ENHANCEMENTS = (Operation.COLOR, Operation.CONTRAST, Operation.BRIGHTNESS, Operation.SHARPNESS)
 
 
-Boxes = NDArray[np.int64]
-"""(num_boxes, 5): row in the batch; top, left, height, width in pixels. At most one box for each image."""
+@dataclass(frozen=True, kw_only=True)
+class RandAugment:
+    """RandAugment of timm (timm.data.auto_augment; arXiv 1909.13719), but always with bilinear interpolation.
+
+    Each image gets `num_layers` of 15 operations, each with `probability`. The magnitude, 0 to `largest`, is normally
+    distributed around `magnitude` with deviation `noise`; with `noise` above 100, uniform from 0 to `magnitude`.
+    increasing: a larger magnitude strengthens every operation; otherwise it weakens posterize and solarize, and the
+    enhancements are weakest at 5.
+    """
+
+    magnitude: int = 10
+    num_layers: int = 2
+    probability: float = 0.5
+    noise: float = 0.0
+    largest: int = 10
+    increasing: bool = False
+
+    stream: ClassVar[int] = 1
+    OPERATIONS: ClassVar = tuple(operation for operation in Operation if operation is not Operation.NOTHING)
+    _DRAWS: ClassVar[int] = 5  # operation, whether to apply it, two for the magnitude, sign
+
+    @property
+    def num_draws(self) -> int:
+        return self._DRAWS * self.num_layers
+
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
+        arguments, layers = _rand_arguments(size, increasing=self.increasing), []
+        for part in np.split(draws, self.num_layers, axis=1):
+            operations = np.where(part[:, 1] < self.probability, _choose(self.OPERATIONS, part[:, 0]), 0)
+            strengths = self._magnitudes(part[:, 2], part[:, 3]) / 10
+            layers.append(_layer(operations, strengths, part[:, 4], arguments, _MEAN_COLOR))
+        return layers
+
+    def _magnitudes(self, first: Numbers, second: Numbers) -> Numbers:
+        if self.noise > 100:
+            magnitudes = first * self.magnitude
+        else:
+            normal = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)  # Box and Muller, 1958
+            magnitudes = self.magnitude + self.noise * normal
+        return np.clip(magnitudes, 0, self.largest)
+
+
+@dataclass(frozen=True)
+class TrivialAugment:
+    """TrivialAugmentWide of torchvision's recipes (arXiv 2103.10158): one of 14 operations for each image, with one of
+    31 magnitudes; bilinear, black outside of the image."""
+
+    stream: ClassVar[int] = 1
+    num_draws: ClassVar[int] = 3
+    OPERATIONS: ClassVar = tuple(
+        operation for operation in Operation if operation not in (Operation.INVERT, Operation.SOLARIZE_ADD)
+    )
+    _BINS: ClassVar[int] = 31
+
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
+        strengths = np.floor(draws[:, 1] * self._BINS) / (self._BINS - 1)
+        return [_layer(_choose(self.OPERATIONS, draws[:, 0]), strengths, draws[:, 2], _trivial_arguments(), _BLACK)]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Moves each image by up to `pixels` whole pixels along each axis: as padding by `pixels` with the colour `fill`,
+    and then a random crop of the old size."""
+
+    pixels: int
+    fill: tuple[int, int, int]
+
+    stream: ClassVar[int] = 4
+    num_draws: ClassVar[int] = 2
+    OPERATIONS: ClassVar = (Operation.TRANSLATE_X, Operation.TRANSLATE_Y)
+
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
+        moves = np.floor(draws * (2 * self.pixels + 1)) - self.pixels
+        operations = np.repeat([self.OPERATIONS], len(draws), axis=0).astype(np.int64)
+        return [Layer(operations[:, axis], moves[:, axis], self.fill) for axis in (0, 1)]
+
+
+@dataclass(frozen=True)
+class ColorJitter:
+    """torchvision's ColorJitter without hue: brightness, contrast and saturation change in a random order, each by a
+    factor from 1 - amount (at least 0) to 1 + amount. amounts: of the three."""
+
+    amounts: tuple[float, float, float]
+
+    stream: ClassVar[int] = 5
+    num_draws: ClassVar[int] = 4
+    OPERATIONS: ClassVar = (Operation.BRIGHTNESS, Operation.CONTRAST, Operation.COLOR)
+
+    def layers(self, draws: Numbers, size: Size) -> list[Layer]:
+        least, most = np.maximum(0, 1 - np.array(self.amounts)), 1 + np.array(self.amounts)
+        factors = least + draws[:, 1:] * (most - least)
+        orders = np.array(list(permutations(range(3))))[(draws[:, 0] * 6).astype(int)]
+        chosen = np.array(self.OPERATIONS, dtype=np.int64)[orders]
+        ordered = np.take_along_axis(factors, orders, axis=1)
+        return [Layer(chosen[:, i], ordered[:, i], _BLACK) for i in range(3)]
+
+
+Policy = RandAugment | TrivialAugment | Shift | ColorJitter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,27 +162,6 @@ class RandomErasing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
-    """Changes of the images of one batch; all numbers are on the host. `layers` are applied before normalising,
-    `erased` after."""
-
-    layers: tuple[Layer, ...]
-    erased: Boxes | None
-
-    @classmethod
-    def of_parts(cls, parts: "Sequence[Augmentation]", sizes: Sequence[int]) -> "Augmentation":
-        """Join the augmentations of the parts of a batch. sizes: number of images of each part."""
-        layers = []
-        for same_layer in zip(*(part.layers for part in parts), strict=True):
-            operations, arguments, fills = zip(*same_layer, strict=True)
-            layers.append(Layer(np.concatenate(operations), np.concatenate(arguments), fills[0]))
-        erased = [part.erased for part in parts if part.erased is not None]
-        starts = accumulate(sizes, initial=0)
-        boxes = [each + np.array([start, 0, 0, 0, 0]) for each, start in zip(erased, starts, strict=False)]
-        return cls(layers=tuple(layers), erased=np.concatenate(boxes) if boxes else None)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Augmenter:
     """Draws the augmentation of batches. The augmentation of an image is a function of (seed, pass, sample index)."""
 
@@ -94,37 +180,100 @@ class Augmenter:
         return Augmentation(layers=layers, erased=erased)
 
 
-def augment(images: Tensor, layers: Sequence[Layer]) -> Tensor:
-    """Copies of the images, uint8 (N, 3, height, width), in the same memory format, changed by one layer after the
-    other."""
-    plans = [sorted_layer(layer, *images.shape[-2:]) for layer in layers]
-    rows, moves = np.arange(len(images)), []
-    for plan in plans:
-        moves.append(rows[plan.order])
-        rows = np.argsort(plan.order)
-    arrays = [array for plan in plans for array in (plan.tables, plan.weights, plan.matrices)]
-    sent = to_device([*moves, rows, *arrays], images.device)
-    for i, plan in enumerate(plans):
-        images = select(images, sent[i])
-        apply_sorted(images, plan, *sent[len(plans) + 1 + 3 * i :][:3])
-    return select(images, sent[len(plans)])
+def parse_policy(text: str | None) -> RandAugment | TrivialAugment | None:
+    """The policy that data.augment names. Raises ConfigError."""
+    if text is None:
+        return None
+    if text == TRIVIAL:
+        return TrivialAugment()
+    name, *sections = text.split("-")
+    matches = [re.fullmatch(r"(p|mstd)(\d+(?:\.\d+)?|inf)|(m|n|mmax|inc)(\d+)", section) for section in sections]
+    numbers = {match[1] or match[3]: float(match[2] or match[4]) for match in matches if match}
+    policy = RandAugment(
+        magnitude=int(numbers.get("m", 10)),
+        num_layers=int(numbers.get("n", 2)),
+        probability=numbers.get("p", 0.5),
+        noise=numbers.get("mstd", 0.0),
+        largest=int(numbers.get("mmax", 10)) or 10,
+        increasing=bool(numbers.get("inc", 0)),
+    )
+    is_valid = policy.magnitude <= policy.largest and policy.num_layers > 0 and policy.probability <= 1
+    if name != "rand" or None in matches or not is_valid:
+        raise ConfigError(
+            f"data.augment={text} must be null, {TRIVIAL}, or timm's RandAugment such as rand-m7-mstd0.5-inc1: "
+            "rand and any of m (magnitude, 0 to mmax, which is 10), n (operations an image, at least 1), p "
+            "(probability of each, at most 1), mstd, mmax, inc (0 or 1)"
+        )
+    return policy
 
 
-def erase(images: Tensor, boxes: Boxes, mean: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
-    """Give the boxes of images the mean colour in place, by a number of operations that does not depend on the number
-    of boxes. mean: RGB from 0 to 1, for uint8; it is 0 in normalised images."""
-    if not len(boxes):
-        return
-    height, width = images.shape[-2:]
-    limits = np.zeros((2, 2, len(images), 1), dtype=np.int32)  # start and end; y and x; image
-    rows, starts, sides = boxes[:, 0], boxes[:, 1:3].T, boxes[:, 3:5].T
-    limits[:, :, rows, 0] = starts, starts + sides
-    ((start, end),) = to_device([limits], images.device)
-    places = torch.arange(max(height, width), device=images.device)
-    inside_y, inside_x = (places >= start) & (places < end)
-    erased = inside_y[:, None, :height, None] & inside_x[:, None, None, :width]
-    if images.is_floating_point():
-        images.masked_fill_(erased, 0)
-        return
-    for channel, colour in zip(images.split(1, dim=1), mean, strict=True):
-        channel.masked_fill_(erased, min(255, max(0, round(255 * colour))))
+def _choose(operations: tuple[Operation, ...], draws: Numbers) -> NDArray[np.int64]:
+    return np.array(operations, dtype=np.int64)[(draws * len(operations)).astype(np.int64)]
+
+
+def _layer(
+    operations: NDArray[np.int64],
+    strengths: Numbers,
+    signs: Numbers,
+    arguments: Mapping[Operation, Argument],
+    fill: tuple[int, int, int],
+) -> Layer:
+    """signs: in [0, 1); a number below 0.5 means minus."""
+    values = np.zeros(len(operations))
+    signs = np.where(signs < 0.5, -1.0, 1.0)
+    for operation, argument_of in arguments.items():
+        rows = operations == operation
+        values[rows] = argument_of(strengths[rows], signs[rows])
+    return Layer(operations, values, fill)
+
+
+def _signed(most: float, *, middle: float = 0.0, least: float = -np.inf) -> Argument:
+    return lambda strength, sign: np.maximum(middle + most * strength * sign, least)
+
+
+def _rand_arguments(size: Size, *, increasing: bool) -> dict[Operation, Argument]:
+    """timm's LEVEL_TO_ARG; strength is magnitude / 10. Posterize cannot keep less than 0 bits."""
+    height, width = height_width(size)
+    enhance = _signed(0.9, middle=1.0, least=0.1) if increasing else lambda strength, sign: strength * 1.8 + 0.1
+
+    def posterize(strength: Numbers, sign: Numbers) -> Numbers:
+        bits = np.floor(strength * 4)
+        kept: Numbers = np.maximum(4 - bits if increasing else bits, 0)
+        return kept
+
+    def solarize(strength: Numbers, sign: Numbers) -> Numbers:
+        threshold = np.minimum(256, np.floor(strength * 256))
+        return 256 - threshold if increasing else threshold
+
+    return {
+        **_moves(rotate=30.0, shear=0.3, translate_x=_signed(0.45 * width), translate_y=_signed(0.45 * height)),
+        **dict.fromkeys(_ENHANCEMENTS, enhance),
+        Operation.POSTERIZE: posterize,
+        Operation.SOLARIZE: solarize,
+        Operation.SOLARIZE_ADD: lambda strength, sign: np.minimum(128, np.floor(strength * 110)),
+    }
+
+
+def _trivial_arguments() -> dict[Operation, Argument]:
+    """torchvision's TrivialAugmentWide._augmentation_space; strength is bin / 30."""
+
+    def translate(strength: Numbers, sign: Numbers) -> Numbers:
+        pixels: Numbers = np.trunc(32 * strength * sign)
+        return pixels
+
+    return {
+        **_moves(rotate=135.0, shear=0.99, translate_x=translate, translate_y=translate),
+        **dict.fromkeys(_ENHANCEMENTS, _signed(0.99, middle=1.0)),
+        Operation.POSTERIZE: lambda strength, sign: 8 - np.round(6 * strength),
+        Operation.SOLARIZE: lambda strength, sign: 255 * (1 - strength),
+    }
+
+
+def _moves(*, rotate: float, shear: float, translate_x: Argument, translate_y: Argument) -> dict[Operation, Argument]:
+    return {
+        Operation.ROTATE: _signed(rotate),
+        Operation.SHEAR_X: _signed(shear),
+        Operation.SHEAR_Y: _signed(shear),
+        Operation.TRANSLATE_X: translate_x,
+        Operation.TRANSLATE_Y: translate_y,
+    }

@@ -1,4 +1,5 @@
-"""The operations of RandAugment, TrivialAugment and random shift, for whole batches on their device.
+"""Applies the augmentation that a worker drew to a whole batch, on its device: operations of RandAugment,
+TrivialAugment, colour jitter and random shift before normalising, and erased boxes after.
 
 Images are uint8 (N, 3, height, width). Each operation computes what that of torchvision on tensors computes, with one
 argument per image. The host decides which images an operation gets, so nothing is read from the device. Images are
@@ -6,6 +7,7 @@ sorted by operation, so that related operations share their launches.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from itertools import accumulate
@@ -59,11 +61,37 @@ class Layer(NamedTuple):
     fill: tuple[int, int, int]
 
 
+Boxes = NDArray[np.int64]
+"""(num_boxes, 5): row in the batch; top, left, height, width in pixels. At most one box for each image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Changes of the images of one batch; all numbers are on the host. `layers` are applied before normalising,
+    `erased` after."""
+
+    layers: tuple[Layer, ...]
+    erased: Boxes | None
+
+    @classmethod
+    def of_parts(cls, parts: "Sequence[Augmentation]", sizes: Sequence[int]) -> "Augmentation":
+        """Join the augmentations of the parts of a batch. sizes: number of images of each part."""
+        layers = []
+        for same_layer in zip(*(part.layers for part in parts), strict=True):
+            operations, arguments, fills = zip(*same_layer, strict=True)
+            layers.append(Layer(np.concatenate(operations), np.concatenate(arguments), fills[0]))
+        erased = [part.erased for part in parts if part.erased is not None]
+        starts = accumulate(sizes, initial=0)
+        boxes = [each + np.array([start, 0, 0, 0, 0]) for each, start in zip(erased, starts, strict=False)]
+        return cls(layers=tuple(layers), erased=np.concatenate(boxes) if boxes else None)
+
+
 class SortedLayer(NamedTuple):
     """A layer for images that are sorted by operation.
 
-    order: int64 (N,), the sorted images. starts: the first row of each operation. tables, weights, matrices: see
-    `table_numbers`, `blend_weights` and `affine_matrices`; of the images with such an operation.
+    order: int64 (N,), the sorted images. starts: the first row of each operation. tables: int64, rows of `_tables`, of
+    the images with INVERT to SOLARIZE_ADD. weights: float32 (2, number of images, 1, 1, 1), of an image and of what is
+    added to the image, with COLOR to SHARPNESS. matrices: see `affine_matrices`, with ROTATE to TRANSLATE_Y.
     """
 
     order: NDArray[np.int64]
@@ -79,36 +107,15 @@ def sorted_layer(layer: Layer, height: int, width: int) -> SortedLayer:
     order = np.argsort(layer.operations, kind="stable")
     operations, arguments = layer.operations[order], layer.arguments[order]
     starts = np.searchsorted(operations, np.arange(len(Operation) + 1)).tolist()
-    tabled, blended, moved = (
-        slice(starts[first], starts[end])
-        for first, end in (
-            (Operation.INVERT, Operation.COLOR),
-            (Operation.COLOR, Operation.ROTATE),
-            (Operation.ROTATE, len(Operation)),
-        )
-    )
-    return SortedLayer(
-        order,
-        starts,
-        table_numbers(operations[tabled], arguments[tabled]),
-        blend_weights(operations[blended], arguments[blended]),
-        affine_matrices(operations[moved], arguments[moved], height, width),
-        layer.fill,
-    )
-
-
-def table_numbers(operations: NDArray[np.int64], arguments: NDArray[np.float64]) -> NDArray[np.int64]:
-    """int64 (N,): rows of `_tables`, for INVERT to SOLARIZE_ADD."""
-    numbers = np.ceil(arguments).astype(np.int64)
-    numbers[operations == Operation.INVERT] = 0  # solarize from grey level 0 on
-    numbers += np.array(_FIRST_TABLES)[operations - Operation.INVERT]
-    return numbers
-
-
-def blend_weights(operations: NDArray[np.int64], factors: NDArray[np.float64]) -> NDArray[np.float32]:
-    """float32 (2, N, 1, 1, 1): weights of an image and of what is added to the image, for COLOR to SHARPNESS."""
-    kept = np.where(operations == Operation.SHARPNESS, 1, factors)
-    return np.stack([kept, 1 - factors])[..., None, None, None].astype(np.float32)
+    inverted, blended, moved = (starts[first] for first in (Operation.INVERT, Operation.COLOR, Operation.ROTATE))
+    tables = np.ceil(arguments[inverted:blended]).astype(np.int64)
+    tables[operations[inverted:blended] == Operation.INVERT] = 0  # solarize from grey level 0 on
+    tables += np.array(_FIRST_TABLES)[operations[inverted:blended] - Operation.INVERT]
+    factors = arguments[blended:moved]
+    kept = np.where(operations[blended:moved] == Operation.SHARPNESS, 1, factors)
+    weights = np.stack([kept, 1 - factors])[..., None, None, None].astype(np.float32)
+    matrices = affine_matrices(operations[moved:], arguments[moved:], height, width)
+    return SortedLayer(order, starts, tables, weights, matrices, layer.fill)
 
 
 def affine_matrices(
@@ -133,24 +140,52 @@ def affine_matrices(
     return matrices.astype(np.float32)
 
 
+def augment(images: Tensor, layers: Sequence[Layer]) -> Tensor:
+    """Copies of the images, uint8 (N, 3, height, width), in the same memory format, changed by one layer after the
+    other."""
+    plans = [sorted_layer(layer, *images.shape[-2:]) for layer in layers]
+    rows, moves = np.arange(len(images)), []
+    for plan in plans:
+        moves.append(rows[plan.order])
+        rows = np.argsort(plan.order)
+    arrays = [array for plan in plans for array in (plan.tables, plan.weights, plan.matrices)]
+    sent = to_device([*moves, rows, *arrays], images.device)
+    for i, plan in enumerate(plans):
+        images = select(images, sent[i])
+        apply_sorted(images, plan, *sent[len(plans) + 1 + 3 * i :][:3])
+    return select(images, sent[len(plans)])
+
+
+def erase(images: Tensor, boxes: Boxes, mean: Sequence[float] = (0.0, 0.0, 0.0)) -> None:
+    """Give the boxes of images the mean colour in place, by a number of operations that does not depend on the number
+    of boxes. mean: RGB from 0 to 1, for uint8; it is 0 in normalised images."""
+    if not len(boxes):
+        return
+    height, width = images.shape[-2:]
+    limits = np.zeros((2, 2, len(images), 1), dtype=np.int32)  # start and end; y and x; image
+    rows, starts, sides = boxes[:, 0], boxes[:, 1:3].T, boxes[:, 3:5].T
+    limits[:, :, rows, 0] = starts, starts + sides
+    ((start, end),) = to_device([limits], images.device)
+    places = torch.arange(max(height, width), device=images.device)
+    inside_y, inside_x = (places >= start) & (places < end)
+    erased = inside_y[:, None, :height, None] & inside_x[:, None, None, :width]
+    if images.is_floating_point():
+        images.masked_fill_(erased, 0)
+        return
+    for channel, colour in zip(images.split(1, dim=1), mean, strict=True):
+        channel.masked_fill_(erased, min(255, max(0, round(255 * colour))))
+
+
 def apply_sorted(images: Tensor, plan: SortedLayer, tables: Tensor, weights: Tensor, matrices: Tensor) -> None:
     """Change sorted images in place."""
-    stretched, equalized, tabled, blended, sharpened, moved = (
-        plan.starts[operation]
-        for operation in (
-            Operation.AUTOCONTRAST,
-            Operation.EQUALIZE,
-            Operation.INVERT,
-            Operation.COLOR,
-            Operation.SHARPNESS,
-            Operation.ROTATE,
-        )
-    )
+    start = plan.starts
+    stretched, blended, moved = (start[i] for i in (Operation.AUTOCONTRAST, Operation.COLOR, Operation.ROTATE))
     if stretched < blended:
-        replace_levels(images[stretched:blended], equalized - stretched, tabled - equalized, tables)
+        equalized, inverted = start[Operation.EQUALIZE], start[Operation.INVERT]
+        replace_levels(images[stretched:blended], equalized - stretched, inverted - equalized, tables)
     if blended < moved:
-        num_grey, num_mixed = plan.starts[Operation.CONTRAST] - blended, plan.starts[Operation.BRIGHTNESS] - blended
-        blend(images[blended:moved], (num_grey, num_mixed, sharpened - blended), *weights)
+        ends = [start[i] - blended for i in (Operation.CONTRAST, Operation.BRIGHTNESS, Operation.SHARPNESS)]
+        blend(images[blended:moved], ends, *weights)
     if moved < len(images):
         images[moved:] = affine(images[moved:], matrices, plan.fill)
 
@@ -195,7 +230,7 @@ def equalize(levels: Tensor, brightest: Tensor) -> Tensor:
     return torch.where(step > 0, table, all_levels).to(torch.uint8)
 
 
-def blend(images: Tensor, ends: tuple[int, int, int], kept: Tensor, added: Tensor) -> None:
+def blend(images: Tensor, ends: Sequence[int], kept: Tensor, added: Tensor) -> None:
     """Multiply the images in place by `kept`, and add other images, multiplied by `added`.
 
     ends: after the images that get their grey image (COLOR), after the images that get their mean grey (CONTRAST), and

@@ -1,9 +1,15 @@
 """Crop boxes for whole batches, in source pixels."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from imagenet_opt.data.order import SampleIds
+from imagenet_opt.data.randomness import sample_uniform
+
+Sizes = NDArray[np.int64]
 
 _TRIES = 10
 RANDOM_CROP_DRAWS = 4 * _TRIES
@@ -12,20 +18,38 @@ _REACH = 2
 """Output pixels that the widest filter, the bicubic one, reaches beyond a window."""
 
 
-class Crops(NamedTuple):
+class CropBoxes(NamedTuple):
     """Boxes within their images, in pixels: int64 (batch_size,) each. windows: float64 (batch_size, 4), top, left,
     height and width of the part of each box that becomes the image, in pixels of the box."""
 
-    tops: NDArray[np.int64]
-    lefts: NDArray[np.int64]
-    heights: NDArray[np.int64]
-    widths: NDArray[np.int64]
+    tops: Sizes
+    lefts: Sizes
+    heights: Sizes
+    widths: Sizes
     windows: NDArray[np.float64]
 
 
-def random_crops(
-    heights: NDArray[np.int64], widths: NDArray[np.int64], draws: NDArray[np.float64], *, scale: tuple[float, float]
-) -> Crops:
+CropPlan = Callable[[SampleIds, Sizes, Sizes, int], tuple[CropBoxes, NDArray[np.bool_]]]
+"""(samples, image heights, image widths, size of the resized images) -> crops, and whether each image is flipped."""
+
+
+def train_crops(
+    draw: SampleIds,
+    heights: Sizes,
+    widths: Sizes,
+    size: int,
+    *,
+    seed: int,
+    scale: tuple[float, float],
+    hflip: float = 0.5,
+) -> tuple[CropBoxes, NDArray[np.bool_]]:
+    """Random crops and flips, as functions of (seed, pass, sample index). A CropPlan, but for the keywords. hflip:
+    share of the images that are flipped."""
+    draws = sample_uniform(seed, draw.pass_ids, draw.indices, RANDOM_CROP_DRAWS + 1)
+    return random_crops(heights, widths, draws[:, :-1], scale=scale), draws[:, -1] < hflip
+
+
+def random_crops(heights: Sizes, widths: Sizes, draws: NDArray[np.float64], *, scale: tuple[float, float]) -> CropBoxes:
     """Inception-style random boxes: the share of the area is uniform in `scale`, width/height log-uniform in `_RATIO`.
 
     draws: float64 (batch_size, RANDOM_CROP_DRAWS) in [0, 1). The first of ten tries that fits counts; if no try fits,
@@ -47,25 +71,29 @@ def random_crops(
     pairs = zip((tops, lefts, crop_heights, crop_widths), _nearest_ratio(heights, widths), strict=True)
     tops, lefts, crop_heights, crop_widths = (np.where(has_fit, tried, fallback) for tried, fallback in pairs)
     windows = np.stack([0 * tops, 0 * lefts, crop_heights, crop_widths], axis=1).astype(np.float64)
-    return Crops(tops, lefts, crop_heights, crop_widths, windows)
+    return CropBoxes(tops, lefts, crop_heights, crop_widths, windows)
 
 
-def center_crops(
-    heights: NDArray[np.int64], widths: NDArray[np.int64], *, crop_ratio: float, size: int, squash: bool = False
-) -> Crops:
-    """Windows of the images that a resize of the shorter side to size / crop_ratio, rounded down, and then a centred
-    crop of size x size show; in boxes with all pixels that the filters use. Sources: Resize and CenterCrop of
-    torchvision, whose roundings are repeated here; timm's transforms_imagenet_eval for the rounding down, and for
-    `squash`: both sides become size / crop_ratio."""
+def eval_crops(
+    draw: SampleIds, heights: Sizes, widths: Sizes, size: int, *, crop_ratio: float, squash: bool = False
+) -> tuple[CropBoxes, NDArray[np.bool_]]:
+    """Centred crops without flips. A CropPlan, but for the keywords.
+
+    Windows of the images that a resize of the shorter side to size / crop_ratio, rounded down, and then a centred crop
+    of size x size show; in boxes with all pixels that the filters use. Sources: Resize and CenterCrop of torchvision,
+    whose roundings are repeated here; timm's transforms_imagenet_eval for the rounding down, and for `squash`: both
+    sides become size / crop_ratio.
+    """
     shorter, resized = np.minimum(heights, widths), int(size / crop_ratio + 1e-6)
     tops, box_heights, top, height = _centred(heights, heights if squash else shorter, resized, size)
     lefts, box_widths, left, width = _centred(widths, widths if squash else shorter, resized, size)
-    return Crops(tops, lefts, box_heights, box_widths, np.stack([top, left, height, width], axis=1))
+    windows = np.stack([top, left, height, width], axis=1)
+    return CropBoxes(tops, lefts, box_heights, box_widths, windows), np.zeros(len(heights), dtype=bool)
 
 
 def _centred(
-    sides: NDArray[np.int64], shorter: NDArray[np.int64], resized: int, size: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    sides: Sizes, shorter: Sizes, resized: int, size: int
+) -> tuple[Sizes, Sizes, NDArray[np.float64], NDArray[np.float64]]:
     """Along one axis: start and length of the box in the image, and of the window in the box."""
     resized_sides = resized * sides // shorter
     scale = sides / resized_sides
@@ -76,7 +104,7 @@ def _centred(
     return first, last - first, start - first, length
 
 
-def _nearest_ratio(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+def _nearest_ratio(heights: Sizes, widths: Sizes) -> tuple[Sizes, ...]:
     """Largest centred boxes whose width/height is the nearest to the image's within `_RATIO`."""
     aspect = widths / heights
     box_heights = np.where(aspect < _RATIO[0], np.round(widths / _RATIO[0]), heights)

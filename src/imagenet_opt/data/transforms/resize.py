@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from imagenet_opt.data.batch_memory import TensorFields
 from imagenet_opt.data.randomness import key_of
 
 Size = int | tuple[int, int]
@@ -33,6 +34,26 @@ class ImageFormat:
     std: RGB = STD
 
 
+@dataclass
+class RaggedCrops(TensorFields):
+    """Crops of different sizes, one after the other in one buffer, to be resized on the device.
+
+    pixels: uint8 (num_bytes,); crop i is pixels[offsets[i]:] as (heights[i], widths[i], 3). heights, widths: int32
+    (N,); offsets: int64 (N,); flips: bool (N,), True to mirror the crop horizontally. windows: float32 (N, 4), top,
+    left, height and width of the part of the crop that becomes the image, in pixels of the crop.
+    """
+
+    pixels: Tensor
+    heights: Tensor
+    widths: Tensor
+    offsets: Tensor
+    flips: Tensor
+    windows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.heights)
+
+
 def height_width(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
@@ -42,22 +63,13 @@ def filter_of(interpolation: str, place: tuple[int, int]) -> str:
     return ("bilinear", "bicubic")[key_of(0, *place) % 2] if interpolation == "random" else interpolation
 
 
-def resize_torch(
-    pixels: Tensor,
-    heights: Tensor,
-    widths: Tensor,
-    offsets: Tensor,
-    flips: Tensor,
-    windows: Tensor,
-    *,
-    size: Size,
-    format: ImageFormat,
-) -> Tensor:
+def resize_torch(crops: RaggedCrops, *, size: Size, format: ImageFormat) -> Tensor:
     """`batch.resize_ragged` image by image: for CPUs, and as the reference for the kernel."""
-    images = torch.empty((len(heights), *height_width(size), 3)).permute(0, 3, 1, 2)
-    rows = zip(*(facts.tolist() for facts in (heights, widths, offsets, flips, windows)), strict=True)
+    images = torch.empty((len(crops), *height_width(size), 3)).permute(0, 3, 1, 2)
+    facts = (crops.heights, crops.widths, crops.offsets, crops.flips, crops.windows)
+    rows = zip(*(each.tolist() for each in facts), strict=True)
     for image, (height, width, start, flip, window) in zip(images, rows, strict=True):
-        crop_CHW = pixels[start : start + height * width * 3].view(height, width, 3).permute(2, 0, 1).float()
+        crop_CHW = crops.pixels[start : start + height * width * 3].view(height, width, 3).permute(2, 0, 1).float()
         image.copy_(resize(crop_CHW, size, flip, format.interpolation, window))
     return images.add_(0.5).to(torch.uint8) if format.dtype == torch.uint8 else normalize(images, format)
 

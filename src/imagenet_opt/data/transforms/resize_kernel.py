@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from imagenet_opt.data.transforms.resize import ImageFormat, Size, height_width
+from imagenet_opt.data.transforms.resize import ImageFormat, RaggedCrops, Size, height_width
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # the default; Triton 3.9 warns if the variable is missing
 
@@ -15,29 +15,20 @@ _BLOCK = 128
 """Output pixels of a program."""
 
 
-def resize_kernel(
-    pixels: Tensor,
-    heights: Tensor,
-    widths: Tensor,
-    offsets: Tensor,
-    flips: Tensor,
-    windows: Tensor,
-    *,
-    size: Size,
-    format: ImageFormat,
-) -> Tensor:
+def resize_kernel(crops: RaggedCrops, *, size: Size, format: ImageFormat) -> Tensor:
     """See batch.resize_ragged."""
     height, width = height_width(size)
-    images_NHWC = torch.empty((len(heights), height, width, 3), dtype=format.dtype, device=pixels.device)
-    grid = (len(heights), triton.cdiv(height * width, _BLOCK))
+    images_NHWC = torch.empty((len(crops), height, width, 3), dtype=format.dtype, device=crops.pixels.device)
+    grid = (len(crops), triton.cdiv(height * width, _BLOCK))
     if format.dtype == torch.uint8:
         factors, shifts = [1.0] * 3, [0.5] * 3  # the cast truncates, so a shift of 0.5 rounds
     else:
         factors = [1 / (255 * std) for std in format.std]
         shifts = [-mean / std for mean, std in zip(format.mean, format.std, strict=True)]
-    if len(heights):  # the last batch of a validation may be empty on a process
+    if len(crops):  # the last batch of a validation may be empty on a process
         _resize[grid](
-            pixels, heights, widths, offsets, flips, windows, images_NHWC, height, width, *factors, *shifts,
+            crops.pixels, crops.heights, crops.widths, crops.offsets, crops.flips, crops.windows,
+            images_NHWC, height, width, *factors, *shifts,
             INTERPOLATION=format.interpolation, BLOCK=_BLOCK,
         )  # fmt: skip
     return images_NHWC.permute(0, 3, 1, 2)

@@ -1,12 +1,12 @@
 """Data sets of the Hugging Face Hub, from a server on this machine."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from imagenet_opt.cli import check
+from imagenet_opt.cli import pack as pack_command
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import (
@@ -44,13 +44,6 @@ def test_a_data_set_is_downloaded_and_read_like_its_folder(
         open_index(URL, "train", tmp_path / "cache")
 
 
-def test_a_compressed_data_set_is_refused_before_it_is_downloaded(hub: Path, images_root: Path, tmp_path: Path) -> None:
-    write_set(hub / "owner/name", images_root)
-    with pytest.raises(DataError, match=f"imagenet-opt pack data.root={URL} out=PACKED"):
-        open_index(URL, "train", tmp_path / "cache")
-    assert not [*(tmp_path / "hub_cache").rglob("*.parquet")]
-
-
 def test_a_compressed_data_set_is_packed_over_the_network_and_the_pack_resumes(
     hub: Path, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,19 +64,17 @@ def test_a_compressed_data_set_is_packed_over_the_network_and_the_pack_resumes(
 
 
 @pytest.mark.slow
-def test_commands_read_a_data_set_of_the_hub(hub: Path, images_root: Path, tmp_path: Path) -> None:
+def test_commands_refuse_a_compressed_data_set_before_a_download_pack_it_and_read_the_pack(
+    hub: Path, images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_set(hub / "owner/name", images_root)
-    out, program = tmp_path / "out", [sys.executable, "-m", "imagenet_opt.cli.main"]
-
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        keys = [f"data.cache_dir={tmp_path / 'cache'}"]
-        return subprocess.run([*program, *words, *keys], capture_output=True, text=True, check=False)
-
-    refused = run("check", f"data.root={URL}")
-    assert refused.returncode == 2 and f"imagenet-opt pack data.root={URL} out=PACKED" in refused.stderr
-    packed = run("pack", f"data.root={URL}", f"out={out}", "workers=1")
-    assert packed.returncode == 0 and "78 images, 0 rejected" in packed.stdout
-    assert run("check", f"data.root={out}").returncode == 0
+    out, cache = tmp_path / "out", f"data.cache_dir={tmp_path / 'cache'}"
+    with pytest.raises(DataError, match=f"imagenet-opt pack data.root={URL} out=PACKED"):
+        check.main([f"data.root={URL}", cache])
+    assert not [*(tmp_path / "hub_cache").rglob("*.parquet")]
+    pack_command.main([f"data.root={URL}", f"out={out}", "workers=1", cache])
+    assert "78 images, 0 rejected" in capsys.readouterr().out
+    check.main([f"data.root={out}", cache])
 
 
 REFUSED: list[tuple[str, str, type[ImagenetOptError], str]] = [

@@ -33,7 +33,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mm": {"options": {"conv_1x1_as_mm": True}},
     "combo": {"options": {"combo_kernels": True}},
     "pointwise": {"options": {"max_autotune_pointwise": True}},
-    "no_counters": {"has_counters": False},
     "linear": {"linear": True},
     "stem4": {"stem4": True},
     "autotune": {"mode": "max-autotune-no-cudagraphs"},
@@ -137,10 +136,6 @@ def measured(num: int, how: dict[str, Any]) -> dict[str, Any]:
     torch._dynamo.reset()  # else a network of the same class gets the code of the variant before
     began = time.perf_counter()
     net, images = network(), images_of(num, how.get("dtype", torch.bfloat16))
-    if not how.get("has_counters", True):
-        for layer in net.modules():
-            if hasattr(layer, "num_batches_tracked"):
-                layer.num_batches_tracked = None
     if how.get("linear"):
         for layer in net.modules():
             if type(layer) is nn.Conv2d and layer.kernel_size == (1, 1) and layer.stride == (1, 1):

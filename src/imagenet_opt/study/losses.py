@@ -13,13 +13,12 @@ from lightning.pytorch import seed_everything
 from omegaconf import open_dict
 
 from imagenet_opt.compare.result_cache import ResultCache
-from imagenet_opt.config.build import at_one_size, device_of, make, num_classes_of
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.speed import settle_acceleration
 from imagenet_opt.display.progress import say
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
+from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throwaway_run import only, run_folder
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.study.plan import Study
@@ -119,13 +118,8 @@ def train(job: LossJob) -> list[float]:
 
     Raises ImagenetOptError; OutOfMemory instead of halving micro-batches.
     """
-    config = composed((*job.overrides, STOPS))
-    at_one_size(config)
-    data = make(config.data, "data")
-    with open_dict(config):  # for callbacks
-        config.model.num_classes = num_classes_of(config.model.num_classes, data.num_classes)
-    settle_acceleration(config, len(data.train), device_of(config))
-    with run_folder(only(config, callbacks=("acceleration", "mixing"))) as config:
+    testbed = Testbed(composed((*job.overrides, STOPS)), compared=True)
+    with run_folder(only(testbed.config, callbacks=("acceleration", "mixing"))) as config:
         with open_dict(config):
             target = "imagenet_opt.run.loggers.metrics_csv.MetricsCsv"
             config.logger = {"csv": {"_target_": target, "folder": config.run_folder}}

@@ -3,10 +3,10 @@
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.keys import unknown_flag
@@ -55,6 +55,14 @@ def between(least: T, most: float) -> Callable[[str], T]:
     return number
 
 
+def number_of(key: str, text: str, least: T, most: float) -> T:
+    """The number of a word KEY=TEXT. Raises ConfigError for a text that is none, and for a number out of range."""
+    try:
+        return between(least, most)(text)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{key}={error}") from error
+
+
 def new_file(text: str) -> Path:
     """Type of a flag with a file to write."""
     file = Path(text)
@@ -62,6 +70,17 @@ def new_file(text: str) -> Path:
     if file.is_dir() or not folder.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text} cannot be written; choose a file in a folder that exists")
     return file
+
+
+def write_outputs(
+    options: argparse.Namespace, numbers: Callable[[], Mapping[str, Any]], page: Callable[[], str] | None = None
+) -> None:
+    """Write the files that --json and --page name, if they were given. Raises ConfigError."""
+    from imagenet_opt.display.terminal_table import strict_json
+
+    write_file(options.json, lambda: strict_json(numbers()))
+    if page is not None:
+        write_file(options.page, page, "--page")
 
 
 def write_file(file: Path | None, text: Callable[[], str], flag: str = "--json") -> None:

@@ -4,7 +4,7 @@ import shlex
 from argparse import Namespace
 
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.cli.arguments import Parser, between, new_file, write_file
+from imagenet_opt.cli.arguments import Parser, between, new_file, write_outputs
 from imagenet_opt.errors import ConfigError, did_you_mean
 from imagenet_opt.probe.isolated import begin_measuring
 
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.bench.report import as_json, page, tables_of
     from imagenet_opt.config.build import device_of, make, num_processes, share_batch
     from imagenet_opt.data.index.index_cache import cache_folder
-    from imagenet_opt.display.terminal_table import about, print_tables, strict_json
+    from imagenet_opt.display.terminal_table import about, print_tables
 
     device = device_of(config)
     share_batch(config, num_processes(config, device)[1])
@@ -59,8 +59,7 @@ def main(argv: list[str]) -> None:
     rounds = measure(job, rows, repeats=options.repeats, cache=cache, same_bytes=options.same_bytes)
     tables = tables_of(rounds, job, rows)
     print_tables(tables)
-    write_file(options.json, lambda: strict_json(as_json(rounds, job, tables, facts)))
-    write_file(options.page, lambda: page(tables, facts), "--page")
+    write_outputs(options, lambda: as_json(rounds, job, tables, facts), lambda: page(tables, facts))
 
 
 def parse(argv: list[str]) -> Namespace:

@@ -1,13 +1,12 @@
 """`imagenet-opt check`: finds faults of a data set before training."""
 
 import argparse
-import json
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 
-from imagenet_opt.cli.arguments import Parser, between, checkpoint_of, new_file, write_file
+from imagenet_opt.cli.arguments import Parser, between, checkpoint_of, new_file, write_outputs
 from imagenet_opt.config.overrides import last_value, without
 from imagenet_opt.errors import ConfigError
 
@@ -58,8 +57,7 @@ def main(argv: list[str]) -> None:
     with nullcontext((None, "")) if options.ckpt is None else local_checkpoint(options.ckpt) as (ckpt, _):
         verdicts = check(config, options.overrides, ckpt=ckpt, num_samples=options.sample)
     show(verdicts)
-    facts = {"command": ["imagenet-opt", "check", *argv], "verdicts": list(map(asdict, verdicts))}
-    write_file(options.json, lambda: json.dumps(facts, indent=1))
+    write_outputs(options, lambda: {"command": ["imagenet-opt", "check", *argv], "verdicts": [*map(asdict, verdicts)]})
     if any(verdict.level == "error" for verdict in verdicts):
         sys.exit(1)
 

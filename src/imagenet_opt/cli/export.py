@@ -4,7 +4,7 @@ import re
 from argparse import Namespace
 from pathlib import Path
 
-from imagenet_opt.cli.arguments import Parser, checkpoint_of, key_and_value
+from imagenet_opt.cli.arguments import Parser, checkpoint_of, key_and_value, number_of
 from imagenet_opt.errors import ConfigError
 
 HELP = """Write the network of a checkpoint as one file that other programs open, or for the Hugging Face Hub.
@@ -68,14 +68,13 @@ def parse(argv: list[str]) -> Namespace:
     values = dict(key_and_value(word, KEYS, ("--dry-run",)) for word in options.overrides)
     if "ckpt" not in values:
         raise ConfigError("ckpt is missing; add ckpt=RUN_FOLDER or ckpt=FILE (imagenet-opt export --help)")
-    format, size = values.get("format", "safetensors"), values.get("image_size")
+    format = values.get("format", "safetensors")
+    image_size = number_of("image_size", values["image_size"], 1, 65500) if "image_size" in values else None
     if format not in FORMATS:
         raise ConfigError(f"there is no format={format}; expected {' or '.join(FORMATS)}")
     out = Path(values["out"]).expanduser() if "out" in values else None
     if out is not None and out.suffix != f".{format}":
         raise ConfigError(f"out={out} does not end in .{format}; rename it, or choose another format=")
-    if size is not None and not (size.isdecimal() and int(size) > 0):
-        raise ConfigError(f"image_size={size} is not a number of pixels; expected one such as image_size=224")
     hub, dry_run = values.get("hub"), options.dry_run
     if hub is None and dry_run is not None:
         raise ConfigError(f"--dry-run {dry_run} needs hub=OWNER/NAME, the repository of the model card")
@@ -86,5 +85,5 @@ def parse(argv: list[str]) -> Namespace:
     ckpt = checkpoint_of(values["ckpt"])
     beside = ckpt if isinstance(ckpt, Path) else Path(ckpt.rpartition("/")[2].removesuffix(".ckpt") + ".ckpt")
     out = out or beside.with_suffix(f".{format}")
-    image_size, dry_run = None if size is None else int(size), dry_run and dry_run.expanduser()
+    dry_run = dry_run and dry_run.expanduser()
     return Namespace(ckpt=ckpt, format=format, out=out, image_size=image_size, hub=hub, dry_run=dry_run)

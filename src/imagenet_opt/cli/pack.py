@@ -3,12 +3,11 @@
 import sys
 import time
 from argparse import Namespace
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.cli.arguments import key_and_value, local_or_url
+from imagenet_opt.cli.arguments import key_and_value, local_or_url, number_of
 from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import ConfigError, ShardMismatch, printable
 from imagenet_opt.machine import usable_cpus
@@ -60,7 +59,7 @@ KEYS = (
 )  # fmt: skip
 _ENDS: dict[str, tuple[float, float]] = {
     "max_side": (1, 65500), "quality": (1, 95), "seed": (0, 2**63), "data.max_pixels": (1, 2**29),
-    "shard_mb": (1e-6, 1e6), "workers": (1, 1024), "data.read_timeout": (1e-3, 1e6),
+    "shard_mb": (1e-6, 1_000_000), "workers": (1, 1024), "data.read_timeout": (1e-3, 1_000_000),
 }  # fmt: skip
 """Key of a number -> its least and its greatest value; whole numbers have a whole least value."""
 
@@ -88,7 +87,8 @@ def parse(argv: list[str]) -> Namespace:
     for key in ("out",) if verify else ("data.root", "out"):
         if key not in words:
             raise ConfigError(f"{key} is missing; add {key}=FOLDER (imagenet-opt pack --help)")
-    numbers = {key: _number(words, key) for key in _ENDS if key in words and f"{key}={words[key]}" != "workers=auto"}
+    given = [key for key in _ENDS if key in words and f"{key}={words[key]}" != "workers=auto"]
+    numbers = {key: number_of(key, words[key], *_ENDS[key]) for key in given}
     if words.get("reencode", "shrunk") not in ("shrunk", "all"):
         raise ConfigError(f"reencode={words['reencode']} must be shrunk or all")
     if words.get("for", "224") not in ("224", "176"):
@@ -111,15 +111,6 @@ def parse(argv: list[str]) -> Namespace:
         val_folder=words.get("data.val_folder", "val"),
         verify=verify,
     )
-
-
-def _number(words: dict[str, str], key: str) -> float:
-    low, high = _ENDS[key]
-    with suppress(ValueError):
-        if low <= (number := type(low)(words[key])) <= high:
-            return number
-    kind = "whole number" if isinstance(low, int) else "number"
-    raise ConfigError(f"{key}={words[key]} must be a {kind} from {low} to {high:g}")
 
 
 def _pack(arguments: Namespace) -> str:

@@ -1,12 +1,11 @@
 """`imagenet-opt plan`: what a run will do and cost, before it starts."""
 
 import argparse
-import json
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from imagenet_opt.cli.arguments import Parser, between, new_file, write_file
+from imagenet_opt.cli.arguments import Parser, between, new_file, write_outputs
 from imagenet_opt.config.overrides import key_of, last_value
 from imagenet_opt.errors import ConfigError
 
@@ -49,8 +48,7 @@ def main(argv: list[str]) -> None:
         sizes = len(train), len(val), len(train.classes)
     table, facts = _of_run(config, sizes, options) if options.budget is None else _of_budget(sizes, options)
     print_tables([table])
-    facts = {"command": ["imagenet-opt", "plan", *argv], **facts}
-    write_file(options.json, lambda: json.dumps(facts, indent=1))
+    write_outputs(options, lambda: {"command": ["imagenet-opt", "plan", *argv], **facts})
 
 
 def _of_run(config: Any, sizes: tuple[int, int, int], options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:

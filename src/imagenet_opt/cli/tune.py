@@ -3,7 +3,7 @@
 import shlex
 from argparse import Namespace
 
-from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file, write_file
+from imagenet_opt.cli.arguments import Parser, budget_seconds, new_file, write_outputs
 from imagenet_opt.config.experiment_file import check_writable_experiments
 from imagenet_opt.probe.isolated import begin_measuring
 
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     from imagenet_opt.config.dataset import check_folders
 
     config = composed(tuple(options.overrides), check_folders)
-    from imagenet_opt.display.terminal_table import about, strict_json
+    from imagenet_opt.display.terminal_table import about
     from imagenet_opt.tuning.outputs import as_json, page, print_tuning, write_experiment
     from imagenet_opt.tuning.tuner import tune
 
@@ -44,8 +44,7 @@ def main(argv: list[str]) -> None:
     tuning = tune(config, tuple(options.overrides), options.budget)
     print_tuning(tuning)
     write_experiment(tuning, facts, options.overrides)
-    write_file(options.json, lambda: strict_json(as_json(tuning, facts)))
-    write_file(options.page, lambda: page(tuning, facts), "--page")
+    write_outputs(options, lambda: as_json(tuning, facts), lambda: page(tuning, facts))
 
 
 def parse(argv: list[str]) -> Namespace:

@@ -128,7 +128,8 @@ def _parts(measured: Measurements) -> Parts:
     if measured.parts:
         return measured.mean_parts
     seconds, busy = median(measured.drained), min(1.0, measured.loader_cpus)
-    return Parts(waiting=seconds * (1 - busy), computing=seconds * busy)
+    queued = min(1 - busy, measured.loader_queued)
+    return Parts(waiting=seconds * (1 - busy - queued), computing=seconds * busy, queued=seconds * queued)
 
 
 def _untried(
@@ -279,9 +280,10 @@ def _unknown(measured: Measurements, best: Candidate | None) -> Iterator[str]:
     if measured.is_held_up and measured.num_workers and explained < _EXPLAINED:
         yield f"the times of the workers explain only {explained:.0%} of the loop: other processes, or sending"
     if measured.headroom.ratio >= LEAST_GAIN and best is None:
-        yield f"the loop takes {measured.headroom.ratio:.2f} times as long as its step, and no experiment explains that"
+        why = "no experiment explains" if measured.is_held_up else "the rounds vary too much to explain"
+        yield f"the loop takes {measured.headroom.ratio:.2f} times as long as its step, and {why} that"
     if measured.is_held_up and measured.num_workers is None:
-        yield "whether threads and processes of this loader wait or compute is judged by their CPU time only"
+        yield "whether threads and processes of this loader wait or compute is judged by the sum of their CPU time"
     if not measured.sees_run_queue:
         yield "waits for a CPU count as waiting for storage: this system has no /proc/thread-self/schedstat"
     if measured.others_cpus > _OTHERS_SHARE * measured.usable_cpus:

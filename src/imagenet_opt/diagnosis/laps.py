@@ -55,9 +55,11 @@ class Laps:
         """The caller did something else than a step since its last batch: the time since then does not count."""
         self._interrupted = True
 
-    def lap(self, take: Callable[[], Any], seconds: float, least: int, source: Source | None = None) -> Batches:
-        """Steps on the batches of `take`. Returns a Lap."""
-        for _ in range(self.lag):
+    def lap(
+        self, take: Callable[[], Any], seconds: float, least: int, source: Source | None = None, skip: int = 0
+    ) -> Batches:
+        """Steps on the batches of `take`; the first `skip` do not count. Returns a Lap."""
+        for _ in range(self.lag + skip):
             yield take()
         passed, body, num = 0.0, 0.0, 0
         group = max(1, source.num_workers) if source else 1  # all workers finish a batch at about the same time

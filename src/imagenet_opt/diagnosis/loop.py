@@ -19,7 +19,11 @@ from imagenet_opt.diagnosis.verdict import Diagnosis
 from imagenet_opt.errors import ConfigError, DataError, TrainingError, named_first_line
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
-from imagenet_opt.measure.telemetry.proc_counters import Neighbours, busy_seconds_of_descendants
+from imagenet_opt.measure.telemetry.proc_counters import (
+    Neighbours,
+    busy_seconds_of_descendants,
+    queued_seconds_of_descendants,
+)
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.private_api import TorchDispatchMode
 
@@ -135,9 +139,11 @@ class Examination(Laps):
             began = time.monotonic()
             source.pause()
             kept = yield from self.lap(self.kept.take, share, 2)
-            busy, at = busy_seconds_of_descendants(), time.monotonic()
+            busy, queued, at = busy_seconds_of_descendants(), queued_seconds_of_descendants(), time.monotonic()
             drained = source.drain(share, limit=3 * share)
-            measured.loader_cpus = (busy_seconds_of_descendants() - busy) / (time.monotonic() - at)
+            taken = time.monotonic() - at
+            measured.loader_cpus = (busy_seconds_of_descendants() - busy) / taken
+            measured.loader_queued = max(0.0, queued_seconds_of_descendants() - queued) / taken
             source.in_loop = True
             loop = yield from self.lap(source.next, share, 3, source)
             source.in_loop = False

@@ -72,8 +72,8 @@ class Measurements:
     images. pixels: pixels decoded / pixels in the batch; 0 if that is unknown. workers: number of workers -> seconds of
     the loader alone. trials: the remedies that were tried. waits: host waits for the device in a step, by place.
     num_ops: of a step. kernel_seconds: in which a GPU computed in a step on the kept batch; 0 without a GPU. on_device:
-    the step on a kept batch on the GPU. loader_cpus, others_cpus: CPUs that this program used while the loader ran
-    alone, and that other programs used.
+    the step on a kept batch on the GPU. loader_cpus, loader_queued, others_cpus: CPUs that this program used while the
+    loader ran alone, its threads that waited for a CPU then, and CPUs that other programs used.
     failed: experiment -> reason. ended: why the loop ended before the experiments did; "" if it did not.
     """
 
@@ -107,6 +107,7 @@ class Measurements:
     kernel_seconds: float = 0.0
     on_device: list[float] = field(default_factory=list)
     loader_cpus: float = 0.0
+    loader_queued: float = 0.0
     others_cpus: float = 0.0
     failed: dict[str, str] = field(default_factory=dict)
     ended: str = ""
@@ -145,11 +146,13 @@ class Measurements:
 
     @property
     def headroom(self) -> Ratio:
-        """The loop / the step alone: what a loader that takes no time would bring.
+        """The loop / the step alone: what a loader that takes no time would bring."""
+        return self._in_steps(self.loop)
 
-        Its interval is that of the share of the step in the loop, which varies little for a step that takes no time.
-        """
-        shares = [step / loop for step, loop in zip(self.kept, self.loop, strict=False)]
+    def _in_steps(self, results: list[float]) -> Ratio:
+        """These seconds / the step. The interval is that of the step's share in them, which varies little if the step
+        takes no time."""
+        shares = [step / seconds for step, seconds in zip(self.kept, results, strict=False)]
         middle, low, high = student_interval(shares, 1 - CONFIDENCE)
         return Ratio(1 / middle, 1 / high, 1 / low if low > 0 else math.inf, CONFIDENCE, len(shares))
 
@@ -173,8 +176,10 @@ class Measurements:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether the loader slows the loop down, beyond the scatter."""
-        return self.headroom.ratio >= LEAST_GAIN and self.headroom.low > 1
+        """Whether the loader slows the loop down, beyond the scatter: the loop is slower than the step, or the loader
+        alone is."""
+        surely = max(self._in_steps(results).low for results in (self.loop, self.drained))
+        return self.headroom.ratio >= LEAST_GAIN and surely > 1
 
     @property
     def is_uneven(self) -> bool:

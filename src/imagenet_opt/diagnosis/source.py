@@ -53,8 +53,9 @@ class Source:
     settings: of a DataLoader that takes its place; None for the loader itself, which is not timed then. in_loop:
     whether batches are now those of the loop as it is, whose parts count. starts: seconds from the start of each epoch
     to its first batch, beyond those of an average batch: the workers start. starting: their sum. lengths: batches of
-    each epoch. last: the latest batch as a TimedBatch. parts, lines, decoding, pixels, num_samples, receiving: as in
-    `Measurements`.
+    each epoch. ahead: batches that workers may have made before a pause, also behind one that they have not: these
+    arrive at once, and tell nothing of the speed. last: the latest batch as a TimedBatch. parts, lines, decoding,
+    pixels, num_samples, receiving: as in `Measurements`.
     """
 
     def __init__(self, loader: Any, settings: dict[str, Any] | None = None) -> None:
@@ -135,13 +136,6 @@ class Source:
     def resume(self) -> None:
         self._pause.fill_(0)
         self.resumed = time.perf_counter()
-
-    def use_up(self) -> None:
-        """Take the batches that were made before the last resume: they arrive at once and tell nothing of the speed."""
-        for _ in range(self.ahead):
-            self.next()
-            if self.last is None or self.last.made_at >= self.resumed:
-                return
 
     def drain(self, seconds: float, *, limit: float) -> float:
         """Seconds per batch of the loader alone, without the starts of its workers, measured for `seconds`, or for

@@ -74,14 +74,15 @@ def _remedies(laps: Laps, sweep: Sweep) -> Iterator[dict[str, Any]]:
 def _try(laps: Laps, source: Source, settings: dict[str, Any], seconds: float, num_trials: int) -> Batches:
     """Steps with and without a remedy in turns, for about so many seconds. num_trials: of this loop."""
     trial = Trial(", ".join(f"{key}={value}" for key, value in settings.items()), settings, num_trials=num_trials)
-    deadline, needed = Deadline(seconds), LEAST_ROUNDS * 2 * (_TURN + laps.lag) * laps.measured.steady
-    if laps.deadline.left(_AT_MOST) < needed:
+    deadline, needed = Deadline(seconds), LEAST_ROUNDS * 2 * (_TURN + laps.lag + source.ahead)
+    if laps.deadline.left(_AT_MOST) < needed * laps.measured.steady:
         laps.measured.failed[trial.name] = "there is no time"
         return
     laps.measured.trials.append(trial)
     try:
         other = laps.source(settings)
         other.next()
+        other.pause()
     except Exception as error:
         laps.measured.failed[trial.name] = named_first_line(error)
         return
@@ -95,8 +96,7 @@ def _try(laps: Laps, source: Source, settings: dict[str, Any], seconds: float, n
                 yield one.begin_epoch()
                 results.append(laps.measured.steady + one.starts[-1] / (laps.measured.batches or 1))
             else:
-                one.use_up()
-                results.append((yield from laps.lap(one.next, share, _TURN, one)).seconds)
+                results.append((yield from laps.lap(one.next, share, _TURN, one, skip=one.ahead)).seconds)
             one.pause()
         laps.note()
         if number + 1 >= LEAST_ROUNDS and deadline.left() < time.monotonic() - began:

@@ -136,6 +136,18 @@ def busy_seconds_of_descendants() -> float:
     return seconds
 
 
+def queued_seconds_of_descendants() -> float:
+    """Time in which threads of this process and its descendants were ready to compute, and no CPU was free; threads
+    that have ended do not count."""
+    this = psutil.Process()
+    nanoseconds = 0
+    for process in (this, *this.children(recursive=True)):
+        for file in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+            with suppress(OSError, ValueError):
+                nanoseconds += int(file.read_text().split()[1])
+    return nanoseconds / 1e9
+
+
 class Neighbours:
     """Measures the CPUs that others use until `stop`: all work on the CPUs of our affinity, even of invisible
     processes, without this process and its descendants."""

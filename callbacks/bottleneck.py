@@ -13,7 +13,7 @@ from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, I
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue, thread_time
 from imagenet_opt.run.hook_timer import FETCH, STEP, HookTimer, attach, detach, phases, recorder_of
-from imagenet_opt.run.hooks import MeasuredLoader, SimulatesDevice
+from imagenet_opt.run.hooks import MeasuredLoader, SimulatesDevice, callbacks_of
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 Sums = dict[str, float]
@@ -146,7 +146,7 @@ class Bottleneck(Callback):
 
     def _device(self, trainer: Trainer) -> Sums:
         """Seconds of device work: from a callback that simulates a device, or from CUDA; empty if unknown."""
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in callbacks_of(trainer):
             if isinstance(callback, SimulatesDevice):
                 return {"device": callback.timeline.busy_seconds}
         if self._device_clock is None:

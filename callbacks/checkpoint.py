@@ -27,14 +27,14 @@ _LAST_UPLOAD_SECONDS = 1200
 _STOPPED_UPLOAD_SECONDS = 90  # of the two minutes between the notice and the end of a spot machine
 
 
-class Best(NamedTuple):
+class BestScore(NamedTuple):
     """score: of `monitor`, larger is better; with mode "min" its negative. epoch: from 1; 0 if unknown."""
 
     score: float
     epoch: int = 0
 
 
-_NONE = Best(-math.inf)
+_NONE = BestScore(-math.inf)
 _BEFORE = {"sign": 1, "limit_val_batches": "1.0"}
 """What scores of checkpoints without `scored_with` can be compared with: the largest metric was the best, and a limited
 validation had the first classes only."""
@@ -230,18 +230,18 @@ class Checkpoint(LightningCheckpoint):
         current = trainer.global_step == self._validated_step
         return self._sign * float(trainer.callback_metrics.get(self.monitor, math.nan)) if current else math.nan
 
-    def _best_of(self, file: Path) -> Best:
+    def _best_of(self, file: Path) -> BestScore:
         """The best score in `file`, so that a resumed run does not replace better weights by worse weights."""
         try:
             return self._best_in(files.load(file)["callbacks"][self.state_key])
         except (CheckpointError, KeyError):
             return _NONE
 
-    def _best_in(self, state: dict[str, Any]) -> Best:
+    def _best_in(self, state: dict[str, Any]) -> BestScore:
         """The best score in a saved state; none if it cannot be compared with the scores of this run."""
         present = self._scored_with()
         before = state.get("scored_with", present | {key: _BEFORE[key] for key in _BEFORE.keys() & present.keys()})
-        return Best(state["best"], state.get("best_epoch", 0)) if before == present else _NONE
+        return BestScore(state["best"], state.get("best_epoch", 0)) if before == present else _NONE
 
     def _scored_with(self) -> dict[str, Any]:
         return {"monitor": self.monitor, "sign": self._sign} | self.scored_with
@@ -251,7 +251,7 @@ class Checkpoint(LightningCheckpoint):
             self._settle()
             if is_best := (score := self._score(trainer)) > self.best.score:
                 place = position.position(trainer)
-                self._best_before, self.best = self.best, Best(score, place.epoch + (place.step > 0))
+                self._best_before, self.best = self.best, BestScore(score, place.epoch + (place.step > 0))
             state = private_api.state_of_fit(trainer)
             self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
             if self._writer is not None:

@@ -1,6 +1,7 @@
 """Measures steps and images per second, and the share of time spent waiting for data."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -14,14 +15,14 @@ from torch.utils.data import DataLoader
 from imagenet_opt.data.batch import images_of
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock, Moment
 from imagenet_opt.run.hook_timer import FETCH, HookTimer, attach, detach
-from imagenet_opt.run.hooks import Compiles, MeasuredLoader
+from imagenet_opt.run.hooks import Compiles, MeasuredLoader, callbacks_of
 from imagenet_opt.run.rows import is_logging_step, log_numbers, rows_of
 
 _WARMUP_STEPS = 10
 
 
 @dataclass
-class Window:
+class RateWindow:
     """Counts since `began`: steps, images of this process, and seconds that are not training.
 
     num_ready: number of batches that were ready at the start.
@@ -88,9 +89,9 @@ class Throughput(Callback):
     | `loader/cache_damaged` | number of samples so far that were damaged in the cache, and fetched again |
     """
 
-    _window: Window
-    _epoch: Window
-    _steady: Window
+    _window: RateWindow
+    _epoch: RateWindow
+    _steady: RateWindow
     _compiled: float
 
     def __init__(self) -> None:
@@ -111,13 +112,13 @@ class Throughput(Callback):
         self._planned = trainer.estimated_stepping_batches - trainer.global_step
         self._world_size = trainer.world_size
         self._startup, self._rates = {}, {}
-        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks = callbacks_of(trainer)
         self._compilers = [callback for callback in callbacks if isinstance(callback, Compiles)]
         # A run that resumes in a validation reaches its end without on_train_epoch_start and without a batch.
         self._begin(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._epoch = Window(_now(trainer))
+        self._epoch = RateWindow(_now(trainer))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         assert self._clock is not None
@@ -146,13 +147,13 @@ class Throughput(Callback):
             self._warmup_left = int(min(max(_WARMUP_STEPS, 1 + _num_ready(trainer)), self._planned // 2))
         self._warmup_left -= 1
         if self._warmup_left == 0:
-            self._steady = Window(_now(trainer), num_ready=_num_ready(trainer))
+            self._steady = RateWindow(_now(trainer), num_ready=_num_ready(trainer))
         if is_logging_step(trainer):
             now = _now(trainer)
             log_numbers(trainer, partial(self._row, self._window, now))
             if isinstance(loader := trainer.train_dataloader, MeasuredLoader):
                 log_numbers(trainer, loader.pop_metrics())
-            self._window = Window(now)
+            self._window = RateWindow(now)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         now = _now(trainer)
@@ -186,12 +187,12 @@ class Throughput(Callback):
     def _begin(self, trainer: Trainer) -> None:
         now = _now(trainer)
         self._began, self._compiled = time.perf_counter(), _compile_seconds(self._compilers)
-        self._window, self._epoch, self._steady = Window(now), Window(now), Window(now)
+        self._window, self._epoch, self._steady = RateWindow(now), RateWindow(now), RateWindow(now)
 
-    def _windows(self) -> tuple[Window, Window, Window]:
+    def _windows(self) -> tuple[RateWindow, RateWindow, RateWindow]:
         return self._window, self._epoch, self._steady
 
-    def _row(self, window: Window, until: Moment) -> dict[str, float]:
+    def _row(self, window: RateWindow, until: Moment) -> dict[str, float]:
         rates = window.rates(until, self._world_size)
         if self._device_clock is not None and (seconds := self._device_clock.finished_seconds()):
             rates["throughput/device_step_seconds"] = fmean(seconds)
@@ -202,7 +203,7 @@ def _now(trainer: Trainer) -> Moment:
     return Moment(trainer.strategy.root_device)
 
 
-def _compile_seconds(compilers: list[Compiles]) -> float:
+def _compile_seconds(compilers: Sequence[Compiles]) -> float:
     """Seconds that these callbacks have spent so far on compiling and capturing the network."""
     return sum((callback.compile_seconds or 0.0) + (callback.cuda_graph_seconds or 0.0) for callback in compilers)
 

@@ -22,7 +22,7 @@ from imagenet_opt.data.storage.store import Store
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.processes import start_server
 from imagenet_opt.run.checkpoint.position import Position, position
-from imagenet_opt.run.hooks import ResizesImages
+from imagenet_opt.run.hooks import ResizesImages, callbacks_of
 
 OneOfEachClass = Annotated[int, Field(ge=len(DEMO_CLASSES))]
 DEMO_OPTIONS = LoaderOptions(batch_size=50, image_size=48, crop_scale=(0.35, 1.0))
@@ -48,7 +48,7 @@ class ImageData(LightningDataModule):
 
     def train_dataloader(self) -> DevicePrefetcher:
         # A callback may enlarge the images; workers and memory are planned for the largest size.
-        callbacks = self._trainer().callbacks
+        callbacks = callbacks_of(self._trainer())
         sizes = [callback.largest_size for callback in callbacks if isinstance(callback, ResizesImages)]
         size = max(sizes, default=self.loading.image_size)
         loader = train_loader(self.train, self.loading, self._rank_info(), self.store, largest_size=size)

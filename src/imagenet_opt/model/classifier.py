@@ -29,7 +29,7 @@ from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.private_api import unscales_itself
-from imagenet_opt.run.hooks import FreesMemory
+from imagenet_opt.run.hooks import FreesMemory, callbacks_of
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 
@@ -223,7 +223,7 @@ class Classifier(LightningModule):
     def _free_memory(self, batch: Any) -> None:
         """Free memory before `batch` is repeated."""
         torch.cuda.empty_cache()
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in callbacks_of(self.trainer):
             if isinstance(callback, FreesMemory):
                 callback.on_out_of_memory(self.trainer, self, batch)
 
@@ -288,7 +288,7 @@ class Classifier(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Called before configure_optimizers, which is called before the optimizer's state is restored."""
-        if not any(isinstance(each, WeightAveraging) for each in self.trainer.callbacks):  # type: ignore[attr-defined]
+        if not any(isinstance(each, WeightAveraging) for each in callbacks_of(self.trainer)):
             checkpoint["state_dict"] = checkpoint.get("current_model_state", checkpoint["state_dict"])
         self._restored_sums = checkpoint["train_sums"]
         self._saved_groups = checkpoint["optimizer_states"][0]["param_groups"]

@@ -13,7 +13,7 @@ from imagenet_opt.out_of_memory import ran_out
 log = logging.getLogger(__name__)
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 
 class MicroBatches:
@@ -24,7 +24,9 @@ class MicroBatches:
             raise ConfigError(f"model.micro_batch_size={size} must be at least 1, or null for the whole batch")
         self.asked = self.size = size
 
-    def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
+    def run(
+        self, work: Callable[[slice], Result], num_images: int, take_back: Callable[[], None] | None
+    ) -> list[Result]:
         """Results of `work` for each part. take_back: undoes the finished parts; None with several processes.
 
         Raises OutOfMemory, with the micro-batch to try, without `take_back` or if a single image does not fit.

@@ -18,7 +18,7 @@ _NUM_KEPT = 1000
 _REMEDY = "lower optimizer.lr, or set model.max_grad_norm=1 or trainer.precision=32-true"
 
 
-class _Step(NamedTuple):
+class _StepLoss(NamedTuple):
     number: int
     loss: Tensor
     indices: Tensor
@@ -33,12 +33,12 @@ class NaNGuard:
 
     def __init__(self, all_agree: Callable[[bool], bool], file: Path) -> None:
         self._all_agree, self._file = all_agree, file
-        self._steps: deque[_Step] = deque(maxlen=_NUM_KEPT)
+        self._steps: deque[_StepLoss] = deque(maxlen=_NUM_KEPT)
         self._checked = -1
 
     def add(self, number: int, loss: Tensor, indices: Tensor) -> None:
         """Keep copies of a step's loss () and of the indices of its samples, int64 (N,). No host sync."""
-        self._steps.append(_Step(number, loss.clone(), indices.clone()))
+        self._steps.append(_StepLoss(number, loss.clone(), indices.clone()))
 
     @property
     def is_full(self) -> bool:
@@ -60,7 +60,7 @@ class NaNGuard:
         if self._steps:
             self._checked = self._steps[-1].number
 
-    def _stop(self, bad: _Step | None) -> NoReturn:
+    def _stop(self, bad: _StepLoss | None) -> NoReturn:
         if bad is None:
             raise NonFiniteLoss(f"the loss of another process is not finite; {_REMEDY}")
         raise NonFiniteLoss(f"the loss is {bad.loss.item()} at step {bad.number}; {_REMEDY}{self._report(bad)}")
@@ -72,7 +72,7 @@ class NaNGuard:
         if not self._all_agree(bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())):
             raise NonFiniteLoss(f"weights are NaN or infinite after {num_steps} steps, though no loss was; {_REMEDY}")
 
-    def _first_bad(self) -> _Step | None:
+    def _first_bad(self) -> _StepLoss | None:
         """The first step since the last check whose loss is not finite."""
         unchecked = [step for step in self._steps if step.number > self._checked]
         if not unchecked:
@@ -80,7 +80,7 @@ class NaNGuard:
         finite = torch.stack([step.loss for step in unchecked]).isfinite().tolist()
         return next((step for step, is_finite in zip(unchecked, finite, strict=True) if not is_finite), None)
 
-    def _report(self, bad: _Step) -> str:
+    def _report(self, bad: _StepLoss) -> str:
         """Write the step `bad` and up to 31 earlier steps as JSON, with losses as text, since JSON has no NaN.
         Returns the end of the error message."""
         steps = [step for step in self._steps if step.number <= bad.number][-_NUM_REPORTED:]

@@ -14,7 +14,7 @@ from imagenet_opt.config.build import largest_size
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.errors import ConfigError, OutOfMemory
 from imagenet_opt.measure.stats.rounds import TurnFailed
-from imagenet_opt.model.micro_batch import MicroBatches, Part
+from imagenet_opt.model.micro_batch import MicroBatches, Result
 from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.probe.isolated import Hung, call_isolated
 
@@ -149,7 +149,9 @@ class NoHalving(Callback):
 
 
 class NeverHalved(MicroBatches):
-    def run(self, work: Callable[[slice], Part], num_images: int, take_back: Callable[[], None] | None) -> list[Part]:
+    def run(
+        self, work: Callable[[slice], Result], num_images: int, take_back: Callable[[], None] | None
+    ) -> list[Result]:
         return super().run(work, num_images, None)
 
 

@@ -7,10 +7,16 @@ loggers have a base class, `run/loggers/run_logger.py`.
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
 from imagenet_opt.object_storage import FoundObject
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """The list itself; Lightning does not declare its type."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return callbacks
 
 
 @runtime_checkable

@@ -13,11 +13,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from imagenet_opt import private_api
 from imagenet_opt.measure.telemetry.cuda_clock import Moment
 from imagenet_opt.run.checkpoint.position import ends_epoch
-from imagenet_opt.run.hooks import ShowsRows
+from imagenet_opt.run.hooks import ShowsRows, callbacks_of
 from imagenet_opt.run.loggers.run_logger import run_loggers
 
 Numbers = Mapping[str, float]
-Part = Numbers | Callable[[], Numbers]
+LateNumbers = Numbers | Callable[[], Numbers]
 _STEPS_LATE = 3
 
 
@@ -32,7 +32,7 @@ def is_logging_step(trainer: Trainer) -> bool:
     return is_due and not private_api.is_accumulating(trainer)
 
 
-def log_numbers(trainer: Trainer, numbers: Part) -> None:
+def log_numbers(trainer: Trainer, numbers: LateNumbers) -> None:
     """Add numbers to the row of the present step, or to the next row if the step has none; at the end of an epoch, to
     a row of the last step.
 
@@ -45,7 +45,7 @@ def log_numbers(trainer: Trainer, numbers: Part) -> None:
 def rows_of(trainer: Trainer) -> "Rows":
     """The rows of this trainer: its last callback, which the first call in a fit adds. A callback with `on_row`
     calls this function in `setup`."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    callbacks = callbacks_of(trainer)
     rows = next((callback for callback in callbacks if isinstance(callback, Rows)), None)
     if rows is None:
         callbacks.append(rows := Rows())
@@ -54,13 +54,13 @@ def rows_of(trainer: Trainer) -> "Rows":
 
 
 @dataclass(frozen=True)
-class Row:
+class _DueRow:
     """step: Lightning's number of the step, from 0. batch: number of the batch in its epoch, from 1. done: when the
     device has finished the step."""
 
     step: int
     batch: int
-    parts: list[Part]
+    parts: list[LateNumbers]
     done: Moment
 
 
@@ -75,8 +75,8 @@ class Rows(Callback):
     """
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self._rows: deque[Row] = deque()
+        self.parts: list[LateNumbers] = []
+        self._rows: deque[_DueRow] = deque()
 
     def begin(self, trainer: Trainer) -> None:
         private_api.replace_rows(trainer, partial(self._end_step, trainer))
@@ -86,7 +86,7 @@ class Rows(Callback):
         if is_logging_step(trainer):
             parts = [_logged(trainer), *self.parts]
             batch, done = trainer.fit_loop.epoch_loop.batch_idx + 1, Moment(trainer.strategy.root_device)
-            self._rows.append(Row(step, batch, parts, done))
+            self._rows.append(_DueRow(step, batch, parts, done))
             self.parts = []
         while self._rows and self._rows[0].step <= step - _STEPS_LATE:
             self._write(trainer)
@@ -111,7 +111,7 @@ class Rows(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         private_api.restore_rows(trainer)
-        if self in (callbacks := trainer.callbacks):  # type: ignore[attr-defined]
+        if self in (callbacks := callbacks_of(trainer)):
             callbacks.remove(self)
 
     def _write_all(self, trainer: Trainer) -> None:
@@ -123,12 +123,12 @@ class Rows(Callback):
         row = self._rows.popleft()
         row.done.wait()
         numbers = _log(trainer, row.parts, row.step)
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in callbacks_of(trainer):
             if isinstance(callback, ShowsRows):
                 callback.on_row(trainer, row.batch, numbers)
 
 
-def _logged(trainer: Trainer) -> Part:
+def _logged(trainer: Trainer) -> LateNumbers:
     """What the module logged at this step by Lightning's `log`; copied to the host without a wait."""
     copies = {
         name: value.to("cpu", non_blocking=True) if isinstance(value, torch.Tensor) else value
@@ -137,7 +137,7 @@ def _logged(trainer: Trainer) -> Part:
     return lambda: {name: float(value) for name, value in copies.items()}
 
 
-def _log(trainer: Trainer, parts: list[Part], step: int) -> dict[str, float]:
+def _log(trainer: Trainer, parts: list[LateNumbers], step: int) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for part in parts:
         numbers |= part() if callable(part) else part

@@ -21,7 +21,7 @@ from imagenet_opt.machine import cpu_name, versions
 from imagenet_opt.run.checkpoint import mirror
 from imagenet_opt.run.checkpoint.names import step_files
 from imagenet_opt.run.checkpoint.restore import is_first
-from imagenet_opt.run.hooks import KeepsCheckpoints
+from imagenet_opt.run.hooks import KeepsCheckpoints, callbacks_of
 from imagenet_opt.run.loggers.run_logger import run_loggers
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.run.record import RECORD, hash_of_recipes, read_summary, write_record
@@ -46,7 +46,7 @@ def fit(config: DictConfig, *, began: float) -> None:
     lock_folder(Path(config.run_folder).resolve())
     run = build_run(deepcopy(config))
     begin = _Begin(config, run, began)
-    run.trainer.callbacks.append(begin)  # type: ignore[attr-defined]
+    callbacks_of(run.trainer).append(begin)
     exit_code = 1
     try:
         _train(run)

@@ -15,7 +15,7 @@ from imagenet_opt.display.terminal_table import facts_table, terminal
 from imagenet_opt.measure.stats.rate import is_too_short
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY, MIN_STEPS, sentence
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.run.hooks import SimulatesDevice, Summarizes
+from imagenet_opt.run.hooks import SimulatesDevice, Summarizes, callbacks_of
 from imagenet_opt.run.loggers.run_logger import run_loggers
 from imagenet_opt.run.numbers import BEST_EPOCH, IMAGES_PER_SECOND
 
@@ -26,7 +26,7 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
     """Numbers of the whole run by metric name: last validation, rates, waits, loader, peak memory, start-up, and the
     numbers that the `summary()` of each callback returns."""
     numbers = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(("train/", "val/"))}
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in callbacks_of(trainer):
         if isinstance(callback, Summarizes):
             numbers |= callback.summary()
     return _loader(trainer) | {
@@ -40,7 +40,7 @@ def summarize(trainer: Trainer, *, import_seconds: float, run_seconds: float) ->
 
 def stopped_by(trainer: Trainer) -> str | None:
     """The key of the limit that stopped the fit before its last step; None if there is no such limit."""
-    for callback in trainer.callbacks if trainer.should_stop else ():  # type: ignore[attr-defined]
+    for callback in callbacks_of(trainer) if trainer.should_stop else ():
         if isinstance(callback, Timer) and (callback.time_remaining() or 0) <= 0:
             return "trainer.max_time"
         if isinstance(callback, EarlyStopping) and callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
@@ -68,7 +68,7 @@ def print_summary(numbers: dict[str, float], run_folder: Path, trainer: Trainer,
 
 
 def _device(trainer: Trainer) -> str:
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in callbacks_of(trainer):
         if isinstance(callback, SimulatesDevice):
             return f"the {callback.simulated}"
     return "the GPU" if trainer.strategy.root_device.type == "cuda" else "the CPU"

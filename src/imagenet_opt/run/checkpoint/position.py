@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 
 from imagenet_opt import private_api
+from imagenet_opt.run.hooks import callbacks_of
 
 _VALIDATION = "epoch_loop.val_loop.batch_progress"
 
@@ -123,7 +124,7 @@ def restore_training_weights(trainer: Trainer) -> None:
 
 
 def _averaging(trainer: Trainer) -> list[Any]:
-    return [callback for callback in trainer.callbacks if isinstance(callback, WeightAveraging)]  # type: ignore[attr-defined]
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, WeightAveraging)]
 
 
 def _note_swap(callback: Any) -> None:

@@ -26,7 +26,7 @@ _RESTARTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """The checkpoint to resume from; None for a new run. source: the URL from which it was downloaded now.
     downloaded: the files that are new in the run folder. replaced: later checkpoints of the mirror, which the run
     replaces at its first save."""
@@ -52,7 +52,7 @@ class Found:
             raise type(error)(f"the checkpoint from {self.source}: {error}") from error
 
 
-def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found:
+def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> FoundCheckpoint:
     """The checkpoint to resume from, as `files.find`, with a mirror at `url` (None: no mirror).
 
     "auto" is the intact checkpoint with the largest step of the run folder and the mirror, the run folder's if they are
@@ -67,7 +67,7 @@ def find(resume_from: str | None, run_folder: Path, *, url: str | None) -> Found
         )
     mirrored = [] if url is None else [FoundObject(*each) for each in call("steps", url)]  # the latest step first
     if url is None or not mirrored or resume_from != "auto":
-        found = Found(files.find(resume_from, run_folder))
+        found = FoundCheckpoint(files.find(resume_from, run_folder))
     else:
         found = _newest(url, mirrored, run_folder)
     step = _step(found.path)
@@ -107,7 +107,7 @@ def _step(path: Path | None) -> int:
     return -1 if path is None else int(files.load(path)["global_step"])
 
 
-def _newest(url: str, mirrored: list[FoundObject], run_folder: Path) -> Found:
+def _newest(url: str, mirrored: list[FoundObject], run_folder: Path) -> FoundCheckpoint:
     """Download the checkpoints of the mirror that are later than those of the run folder, until one is intact; with the
     first come best.ckpt and OTHERS."""
     is_new, local = not files.all_files(run_folder), None
@@ -130,10 +130,10 @@ def _newest(url: str, mirrored: list[FoundObject], run_folder: Path) -> Found:
             continue
         if is_first():
             files.link(path, run_folder / names.LAST)
-        return Found(path, url, downloaded if is_new else [])
+        return FoundCheckpoint(path, url, downloaded if is_new else [])
     if local is not None:
-        return Found(local)
-    found = Found(None, url, downloaded if is_new else [])
+        return FoundCheckpoint(local)
+    found = FoundCheckpoint(None, url, downloaded if is_new else [])
     with found.without_downloads_if_refused():
         return replace(found, path=files.find("auto", run_folder))  # best.ckpt, if it is intact
 

@@ -1,17 +1,108 @@
-"""The data module in a Trainer: batches, and refusals of resumed runs."""
+"""The data module in a Trainer: batches, and the end of a fit when a worker is killed or storage hangs."""
 
+import multiprocessing
+import os
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 
+from imagenet_opt.callbacks.checkpoint import Checkpoint
+from imagenet_opt.callbacks.preemption import Preemption
+from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.dataset import BatchDataset
+from imagenet_opt.data.keys import BatchKey
+from imagenet_opt.data.loader_workers import explain_worker_death
+from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.position import position, rewrite_position
-from tests.data.fits import fit
+from tests.data.conftest import end_of
+from tests.data.fits import Recorder, fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
+
+
+class Killer(Recorder):
+    """Kills the worker of the other loader in the second epoch of training, or in validation."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        if self.stage == "training" and batch.key[:2] == (1, 1):
+            os.kill(self.trainer.val_dataloaders.loader._iterator._workers[0].pid, signal.SIGKILL)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        if self.stage == "validation" and self.trainer.global_step and batch_idx == 1:
+            os.kill(self.trainer.train_dataloader.loader._iterator._workers[0].pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def sigchld(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch installs its SIGCHLD handler again. torch installs it once, and Lightning removes it after each fit."""
+    monkeypatch.setattr("torch.utils.data._utils.signal_handling._SIGCHLD_handler_set", False)
+
+
+@pytest.mark.parametrize("stage", ["training", "validation"])
+def test_a_killed_worker_is_explained_in_training_and_in_validation(
+    data: Callable[..., ImageData], stage: str, sigchld: None
+) -> None:
+    def run() -> None:
+        try:
+            fit(data(num_workers=1), module=Killer(stage), max_epochs=100_000)
+        except (RuntimeError, WorkerDied) as reason:  # torch's signal handler may raise anywhere; all frames are alive
+            error = reason if isinstance(reason, WorkerDied) else explain_worker_death(reason)
+            raise LookupError(str(error), [child.pid for child in multiprocessing.active_children()]) from reason
+
+    text, left = end_of(run).args
+    assert re.match(r"a loader process was killed.*; lower data\.num_workers", text) and left == []
+
+
+class Leaving(Recorder):
+    """A fit that ends after one step, while a worker waits for storage."""
+
+    def __init__(self, waiting: int, how: str) -> None:
+        super().__init__()
+        self.waiting, self.how = waiting, how
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        os.read(self.waiting, 1)
+        if self.how == "stop":
+            signal.raise_signal(signal.SIGUSR1)
+        else:
+            raise ArithmeticError("a mistake")
+
+
+@pytest.mark.parametrize(("how", "error"), [("stop", Preempted), ("error", ArithmeticError)])
+def test_storage_that_hangs_does_not_delay_the_end_of_a_fit(
+    data: Callable[..., ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, error: type[Exception]
+) -> None:
+    """From the second batch on. Each waiting worker writes a byte into a pipe."""
+    make, (here, there), never = BatchDataset.__getitem__, os.pipe(), multiprocessing.get_context("fork").Event()
+
+    def late(dataset: BatchDataset, key: BatchKey) -> Any:
+        if key.step > 0:
+            os.write(there, b".")
+            never.wait()
+        return make(dataset, key)
+
+    monkeypatch.setattr(BatchDataset, "__getitem__", late)
+    callbacks = Preemption(), Checkpoint(folder=str(tmp_path))
+    options = {"module": Leaving(here, how), "limit_val_batches": 0, "enable_checkpointing": True}
+    with pytest.raises(error):  # keeps all frames alive, so that no garbage collection ends anything
+        fit(data(num_workers=1), *callbacks, **options)
+    assert not multiprocessing.active_children()
+    assert (tmp_path / "last.ckpt").exists() == (how == "stop")
+    os.close(here)
+    os.close(there)
 
 
 def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[..., ImageData], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import imagenet_opt
+from imagenet_opt.data.randomness import key_of, uniform
 from tests.data.conftest import AUGMENTED, MakeLoader, assert_equal, batches, by_index
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
@@ -69,7 +70,8 @@ def test_two_ranks_make_the_global_batch_of_one(
     """In blocks of 16, if in blocks; 39 samples have two blocks."""
     options = {"resize_on": resize_on, **more}
     whole = batches(loader(images_root, batch_size=32, **options))
-    halves = [batches(loader(images_root, batch_size=16, rank=rank, world_size=2, **options)) for rank in (0, 1)]
+    options |= {"global_batch_size": 32, "world_size": 2}
+    halves = [batches(loader(images_root, rank=rank, **options)) for rank in (0, 1)]
     for one, *parts in zip(whole, *halves, strict=True):
         images, expected = by_index(parts), by_index([one])
         assert images.keys() == expected.keys() and len(images) == 32
@@ -90,6 +92,43 @@ def test_starting_workers_draws_nothing_from_torchs_generator(images_root: Path,
     before = torch.get_rng_state()
     batches(loader(images_root, num_workers=1))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_random_shift_is_padding_and_cropping(images_root: Path, loader: MakeLoader) -> None:
+    """Bit by bit, at offsets that (seed, pass, index) determine, whatever the batch."""
+    color, padding = (102, 51, 153), 4
+    options = {"mean": [level / 255 for level in color], "std": (1 / 255,) * 3}
+    plain = by_index(batches(loader(images_root, **options), epoch=5))
+    moved = by_index(batches(loader(images_root, random_shift=padding, batch_size=5, **options), epoch=5))
+
+    def padded(image: torch.Tensor) -> torch.Tensor:
+        channels = zip((image + mean).round().to(torch.uint8), color, strict=True)
+        return torch.stack([torch.nn.functional.pad(each, (padding,) * 4, value=level) for each, level in channels])
+
+    mean, offsets = torch.tensor(color).view(3, 1, 1), set()
+    for index in plain.keys() & moved.keys():
+        draws = uniform(key_of(3, 5, 4), np.array([index]), 2)[0]  # seed, pass, stream
+        left, top = (int(move) for move in 2 * padding - np.floor(draws * (2 * padding + 1)))
+        expected = padded(plain[index])[:, top : top + 32, left : left + 32]
+        assert torch.equal((moved[index] + mean).round().to(torch.uint8), expected), (left, top)
+        offsets.add((left, top))
+    assert len(offsets) > len(plain) / 2
+
+
+@pytest.mark.parametrize(
+    ("key", "resize_on"), [("random_shift", "worker"), ("augment", "device"), ("random_erasing", "device")]
+)
+def test_each_key_changes_training_images_alone(
+    images_root: Path, loader: MakeLoader, key: str, resize_on: str
+) -> None:
+    changed = {"resize_on": resize_on, key: AUGMENTED[key]}
+    plain, augmented = (batches(loader(images_root, **{"resize_on": resize_on} | more)) for more in ({}, changed))
+    pairs = zip(by_index(plain).values(), by_index(augmented).values(), strict=True)
+    assert np.mean([not torch.equal(one, other) for one, other in pairs]) > 0.3
+    assert augmented[0].images.is_contiguous(memory_format=torch.channels_last) == (resize_on == "device")
+    assert_equal(
+        *(batches(loader(images_root, split="val", **options)) for options in ({"resize_on": resize_on}, changed))
+    )
 
 
 def test_the_page_of_the_architecture_names_each_file_on_the_way_of_a_sample(

@@ -38,11 +38,3 @@ def test_a_batch_of_parts_is_the_batch(long: MakeLoader) -> None:
     assert not made.buffers.holding.any()  # every part was given back to its worker
     resumed = batches(made, epoch=1, first=1)
     assert len(resumed) == 1 and equal(resumed[0], small[5:])
-
-
-def test_processes_share_the_global_batch(long: MakeLoader) -> None:
-    whole = batches(long(batch_size=6, global_batch_size=SMALL), first=8)
-    halves = [batches(long(global_batch_size=SMALL, rank=rank, world_size=2), first=8) for rank in (0, 1)]
-    assert len(halves[0]) == len(whole) == 2
-    for together, *shares in zip(whole, *halves, strict=True):
-        assert equal(together, shares)

@@ -111,31 +111,24 @@ def test_onnx_gives_the_same_logits_for_any_batch_size(ckpt: Path, network: nn.M
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_a_missing_damaged_incomplete_or_other_checkpoint_is_refused(network: nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFound, match=re.escape(f"no checkpoint at {tmp_path}/last.ckpt")):
-        main([f"ckpt={tmp_path}"])
-    other = save(tmp_path / "run", network, num_classes=4)
-    with pytest.raises(CheckpointMismatch, match=r"fc\.weight"):
-        main([f"ckpt={other}"])
-    torch.save({"network": network.state_dict(), "network_config": {"name": "test_resnet"}}, tmp_path / "old.ckpt")
-    with pytest.raises(CheckpointError, match="network_config: num_classes"):
-        main([f"ckpt={tmp_path}/old.ckpt"])
-    other.write_bytes(other.read_bytes()[:2000])
-    with pytest.raises(CheckpointError, match=re.escape(f"{other} cannot be opened")):
-        main([f"ckpt={other}"])
+def test_an_unusable_checkpoint_is_refused_and_an_earlier_file_stays(network: nn.Module, tmp_path: Path) -> None:
+    def refused(ckpt: Path, error: type[Exception], words: str) -> None:
+        with pytest.raises(error, match=words):
+            main([f"ckpt={ckpt}", f"out={out}"])
+        assert out.read_bytes() == before
 
-
-def test_a_diverged_network_is_refused_and_an_earlier_file_stays(network: nn.Module, tmp_path: Path) -> None:
-    good = save(tmp_path / "good", network)
-    out = tmp_path / "model.safetensors"
+    good, out = save(tmp_path / "good", network), tmp_path / "model.safetensors"
     main([f"ckpt={good}", f"out={out}"])
-    before = out.read_bytes()
-    weights = torch.load(good)
+    before, weights = out.read_bytes(), torch.load(good)
+    refused(tmp_path, CheckpointNotFound, re.escape(f"no checkpoint at {tmp_path}/last.ckpt"))
+    refused(save(tmp_path / "other", network, num_classes=4), CheckpointMismatch, r"fc\.weight")
+    torch.save(weights | {"network_config": {"name": "test_resnet"}}, tmp_path / "old.ckpt")
+    refused(tmp_path / "old.ckpt", CheckpointError, "network_config: num_classes")
     weights["network"]["fc.bias"].fill_(torch.nan)
-    torch.save(weights, tmp_path / "bad.ckpt")
-    with pytest.raises(CheckpointError, match="ckpt="):
-        main([f"ckpt={tmp_path / 'bad.ckpt'}", f"out={out}"])
-    assert out.read_bytes() == before
+    torch.save(weights, tmp_path / "diverged.ckpt")
+    refused(tmp_path / "diverged.ckpt", CheckpointError, "ckpt=")
+    good.write_bytes(good.read_bytes()[:2000])
+    refused(good, CheckpointError, re.escape(f"{good} cannot be opened"))
 
 
 def test_an_unsuitable_image_size_and_an_unwritable_file_are_named(ckpt: Path, tmp_path: Path) -> None:

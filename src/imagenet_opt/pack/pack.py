@@ -22,15 +22,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.data.index.index_cache import cache_folder
 from imagenet_opt.data.index.layout import split_url
-from imagenet_opt.data.index.shard_index import (
-    COLUMNS,
-    FORMAT,
-    INDEX,
-    About,
-    load_index,
-    read_about,
-    shard_name,
-)
+from imagenet_opt.data.index.shard_index import COLUMNS, FORMAT, INDEX, About, load_index, read_about, shard_name
 from imagenet_opt.data.index.split import joined, with_classes_of
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.errors import ConfigError, DataError, ShardMismatch, printable

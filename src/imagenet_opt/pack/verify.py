@@ -11,14 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from imagenet_opt.data.index.object_shards import open_object_shards
-from imagenet_opt.data.index.shard_index import (
-    AboutShard,
-    damaged_columns,
-    is_packed,
-    load_index,
-    mismatch,
-    read_about,
-)
+from imagenet_opt.data.index.shard_index import AboutShard, damaged_columns, is_packed, load_index, mismatch, read_about
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectStorage

@@ -8,11 +8,7 @@ import webdataset
 
 from imagenet_opt.data.index.tar_members import TarError
 from imagenet_opt.data.index.tar_samples import BELOW_ZERO, TarSamples, read_samples
-from imagenet_opt.data.index.webdataset import (
-    class_names,
-    compare,
-    number_labels,
-)
+from imagenet_opt.data.index.webdataset import class_names, compare, number_labels
 from imagenet_opt.errors import DataError
 from tests.data.index.tars import header, tar
 

@@ -22,12 +22,7 @@ KIT, NUMBERS = "ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_validation_ground_tru
 _CLS_LOC = "ILSVRC/Data/CLS-LOC"
 _ILSVRC = (_CLS_LOC, "Data/CLS-LOC", "CLS-LOC", f"imagenet-object-localization-challenge/{_CLS_LOC}")
 """Places of train/ and val/ below a folder into which Kaggle's ImageNet was unpacked."""
-_LISTS = (
-    "LOC_val_solution.csv",
-    KIT,
-    f"{KIT[:-7]}/data/{NUMBERS}",
-    "imagenet_2012_validation_synset_labels.txt",
-)
+_LISTS = ("LOC_val_solution.csv", KIT, f"{KIT[:-7]}/data/{NUMBERS}", "imagenet_2012_validation_synset_labels.txt")
 """Lists of the classes of validation images: Kaggle's, the development kit, also unpacked, and lines with a class."""
 LISTS = f"Kaggle's {_LISTS[0]}, {KIT} or {_LISTS[3]}"
 _SPLITS = ("train", "val", "validation", "test")

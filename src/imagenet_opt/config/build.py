@@ -275,7 +275,9 @@ def set_size(config: DictConfig, size: int) -> None:
 
 def check_config(config: DictConfig) -> None:
     """Check keys and values of a whole configuration, without building it. Raises ConfigError."""
-    _checked_model(config)
+    _, options, _ = _checked_model(config)
+    made = {"optimizer": build_optimizer, "schedule": make(config.schedule, "schedule"), "freeze": None}
+    Classifier(nn.Identity(), **options | made)  # which checks its values
     config = config.copy()
     with open_dict(config):
         config.model.num_classes = config.model.num_classes or 1  # null: the data set is not known yet

@@ -23,7 +23,7 @@ from imagenet_opt.model.micro_batch import MicroBatches, StepMomentum, part_size
 from imagenet_opt.model.nan_guard import FILE as NAN_FILE
 from imagenet_opt.model.nan_guard import NaNGuard
 from imagenet_opt.model.network import frozen_parts
-from imagenet_opt.model.optimizer import check_saved_groups
+from imagenet_opt.model.optimizer import check_saved_groups, options_of_groups, restore_options
 from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
 from imagenet_opt.model.steps_ahead import StepsAhead
@@ -115,7 +115,7 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.net, device=self.trainer.strategy.root_device)
-        self._configured = [{k: group[k] for k in group if k != "params"} for group in optimizer.param_groups]
+        self._configured = options_of_groups(optimizer)
         if self._saved_groups is not None:
             check_saved_groups(self._saved_groups, optimizer)
         try:
@@ -150,10 +150,7 @@ class Classifier(LightningModule):
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         before = optimizer.param_groups[0]["lr"]
-        for i, (group, options) in enumerate(zip(optimizer.param_groups, self._configured, strict=True)):
-            factor = scheduler.lr_lambdas[i](scheduler.last_epoch)
-            group |= options | {"initial_lr": options["lr"], "lr": options["lr"] * factor}
-            scheduler.base_lrs[i] = options["lr"]
+        restore_options(optimizer, scheduler, self._configured)
         if (now := optimizer.param_groups[0]["lr"]) != before:
             step, num_steps = self.trainer.global_step, self.trainer.estimated_stepping_batches
             rank_zero_info(

@@ -10,6 +10,7 @@ from pydantic import Field
 from timm import optim
 from timm.optim.muon import Muon
 from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean, first_line
 from imagenet_opt.model.muon import BatchedMuon
@@ -73,6 +74,20 @@ def _begin_momentum(optimizer: SGD) -> None:
         if group["momentum"] and not group["dampening"]:
             for parameter in group["params"]:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def options_of_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The options of each parameter group, as configured if no state was loaded."""
+    return [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+
+
+def restore_options(optimizer: Optimizer, scheduler: LambdaLR, options: list[dict[str, Any]]) -> None:
+    """Give each parameter group its options again, which a state has overwritten; the learning rates are those of the
+    schedule at its present step."""
+    for i, (group, own) in enumerate(zip(optimizer.param_groups, options, strict=True)):
+        factor = scheduler.lr_lambdas[i](scheduler.last_epoch)
+        group |= own | {"initial_lr": own["lr"], "lr": own["lr"] * factor}
+        scheduler.base_lrs[i] = own["lr"]
 
 
 def check_saved_groups(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from imagenet_opt.data.batch import Batch
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, has_few_pauses
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
 from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
@@ -236,7 +237,7 @@ def _images_read_ahead(batch: Any, trainer: Trainer) -> int:
 
 def _made_at(batch: Any) -> float:
     """When a worker had made the batch, by `time.monotonic`; 0 if unknown."""
-    return batch.stats.made_at if hasattr(batch, "stats") else 0.0
+    return batch.stats.made_at if isinstance(batch, Batch) else 0.0
 
 
 def phase_seconds(clock: HookTimer, before: dict[str, float], phase_of: Callable[[str], str]) -> dict[str, float]:

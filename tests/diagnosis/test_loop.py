@@ -82,9 +82,8 @@ def test_a_slow_step(tmp_path: Any) -> None:
 
 def test_a_loader_that_is_no_dataloader() -> None:
     diagnosis = imagenet_opt.diagnose(_Slow(), lambda batch: None, seconds=5)
-    assert (
-        diagnosis.cause in ("storage", "decode") and diagnosis.measured.num_workers is None
-    )  # waits, or a busy machine
+    assert diagnosis.measured.num_workers is None
+    assert diagnosis.cause in ("storage", "decode")  # a busy machine has more waits for a CPU
 
 
 class _Slow:

@@ -58,6 +58,7 @@ class _Spent:
     def timed(self, call: Callable[..., Any], *arguments: Any, num: int = 1) -> Any:
         """Call it for `num` samples. CPU time of other threads, such as a decoder's, is no waiting."""
         began, cpu = thread_time(), time.process_time()
+        began = began._replace(wall=time.perf_counter())  # a wait for a CPU amid these calls is no wait for the sample
         try:
             return call(*arguments)
         finally:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from imagenet_opt.diagnosis.laps import LEAST_ROUNDS, Batches, Kept, Laps
-from imagenet_opt.diagnosis.measurements import Trial
+from imagenet_opt.diagnosis.measurements import Measurements, Trial
 from imagenet_opt.diagnosis.source import Source, leaves_of, mapped
 from imagenet_opt.diagnosis.sweep import AHEAD, Sweep, enough
 from imagenet_opt.errors import named_first_line
@@ -30,10 +30,10 @@ _NEARLY = 1.1  # a loop that takes this many times its step at most may be limit
 def trials(laps: Laps, source: Source) -> Batches:
     """All remedies that may help, by what was measured."""
     if laps.measured.num_workers is not None:
-        remedies = list(_remedies(laps, _swept(laps, source)))
-        for number, settings in enumerate(remedies):
-            seconds = laps.deadline.left() / (len(remedies) - number)
-            yield from _try(laps, source, settings, seconds, len(remedies))
+        found = list(remedies(laps.measured, _swept(laps, source)))
+        for number, settings in enumerate(found):
+            seconds = laps.deadline.left() / (len(found) - number)
+            yield from _try(laps, source, settings, seconds, len(found))
     yield from _larger_batch(laps)
 
 
@@ -54,10 +54,9 @@ def _swept(laps: Laps, source: Source) -> Sweep:
     return sweep
 
 
-def _remedies(laps: Laps, sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Settings of the DataLoader."""
-    measured, step = laps.measured, laps.measured.step
-    now = measured.num_workers or 0
+def remedies(measured: Measurements, sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Settings of the DataLoader that may help, by what was measured."""
+    step, now = measured.step, measured.num_workers or 0
     loops = {count: max(step, load) if count else step + load for count, load in measured.workers.items()}
     count = enough(loops)
     if count != now and loops[count] * LEAST_GAIN < measured.steady:
@@ -109,7 +108,10 @@ def _larger_batch(laps: Laps) -> Batches:
     measured = laps.measured
     size = next((len(leaf) for leaf in leaves_of(laps.kept.batch) if isinstance(leaf, Tensor) and leaf.dim()), 0)
     needed = LEAST_ROUNDS * 2 * _LARGER * measured.step
-    if not size or measured.headroom.low > _NEARLY or laps.deadline.left() < needed:
+    if not size or measured.headroom.low > _NEARLY:
+        return
+    if laps.deadline.left() < needed:
+        measured.failed["a larger batch"] = "there is no time"
         return
     laps.may_fail = True
 

@@ -128,7 +128,7 @@ def _parts(measured: Measurements) -> Parts:
     if measured.parts:
         return measured.mean_parts
     seconds, busy = median(measured.drained), min(1.0, measured.loader_cpus)
-    queued = min(1 - busy, measured.loader_queued)
+    queued = min(1 - busy, measured.loader_queued) if busy * seconds > _SLICE else 0.0
     return Parts(waiting=seconds * (1 - busy - queued), computing=seconds * busy, queued=seconds * queued)
 
 

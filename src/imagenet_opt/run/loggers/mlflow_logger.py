@@ -2,12 +2,10 @@
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-
-from imagenet_opt.run.loggers.run_logger import is_offline
 from imagenet_opt.run.loggers.sent_rows import SentRows, log, require, run_id
 
 
@@ -29,34 +27,28 @@ class MlflowRunLogger(SentRows):
         require(self.key)
         super().__init__(folder=folder, logged_until=None)
         self._client: Any = None
-        if not is_offline():
-            self._open(tracking_uri or f"sqlite:///{Path(folder).resolve()}/mlflow.db", project, name, group)
+        uri = tracking_uri or f"sqlite:///{Path(folder).resolve()}/mlflow.db"
+        self._start(partial(self._open, uri, project, name, {"group": group} if group else {}))
 
-    @rank_zero_only
-    def _open(self, uri: str, project: str, name: str | None, group: str | None) -> None:
-        id = run_id(self._folder, self.key)
-        tags = {"imagenet_opt_id": id} | ({"group": group} if group else {})
+    def _open(self, uri: str, project: str, name: str | None, tags: dict[str, str]) -> None:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # MLflow's 7 stop the training for minutes
-        try:
-            from mlflow import MlflowClient
+        from mlflow import MlflowClient
 
-            client = MlflowClient(uri)
-            found = client.get_experiment_by_name(project)
-            experiment = found.experiment_id if found else client.create_experiment(project)
-            runs = client.search_runs([experiment], f"tags.imagenet_opt_id = '{id}'")
-            self._id = (runs[0] if runs else client.create_run(experiment, tags=tags, run_name=name)).info.run_id
-            client.update_run(self._id, status="RUNNING")
-            self.logged_until = max((row.step for row in client.get_metric_history(self._id, "epoch")), default=-1)
-            self._client = client
-        except Exception as error:  # no failure of a service may end the training
-            self._give_up("cannot be reached", error)
+        client, id = MlflowClient(uri), run_id(self._folder, self.key)
+        found = client.get_experiment_by_name(project)
+        experiment = found.experiment_id if found else client.create_experiment(project)
+        run = next(iter(client.search_runs([experiment], f"tags.imagenet_opt_id = '{id}'")), None)
+        run = run or client.create_run(experiment, tags=tags | {"imagenet_opt_id": id}, run_name=name)
+        self._id = run.info.run_id
+        client.update_run(self._id, status="RUNNING")
+        self.logged_until = max((row.step for row in client.get_metric_history(self._id, "epoch")), default=-1)
+        self._client = client
 
     def _send(self, row: dict[str, float], step: int) -> None:
-        if self._client is not None:
-            from mlflow.entities import Metric
+        from mlflow.entities import Metric
 
-            now = int(1000 * time.time())
-            self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in row.items()])
+        now = int(1000 * time.time())
+        self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in row.items()])
 
     def finish(self, *, exit_code: int, preempted: bool = False) -> None:
         if self._client is not None:

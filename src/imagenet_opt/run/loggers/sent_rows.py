@@ -5,7 +5,7 @@ import os
 import re
 import uuid
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from imagenet_opt.errors import ConfigError, first_line
 from imagenet_opt.run.checkpoint.names import step_file, step_files
-from imagenet_opt.run.loggers.run_logger import RunLogger
+from imagenet_opt.run.loggers.run_logger import RunLogger, is_offline
 from imagenet_opt.run.numbers import METRICS, read_rows
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,16 @@ class SentRows(RunLogger, Logger):
         self.logged_until = logged_until
         self._step, self._row = -1, dict[str, float]()
         self._works = True
+
+    @rank_zero_only
+    def _start(self, connect: Callable[[], None]) -> None:
+        """Connect to the service, in the first process. A run that is only measured sends nothing."""
+        self._works = not is_offline()
+        try:
+            if self._works:
+                connect()
+        except Exception as error:  # no failure of a service may end the training
+            self._give_up("cannot be reached", error)
 
     @abstractmethod
     def _send(self, row: dict[str, float], step: int) -> None:

@@ -2,12 +2,10 @@
 
 import io
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-
-from imagenet_opt.run.loggers.run_logger import is_offline
 from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, require, run_id
 
 
@@ -29,10 +27,8 @@ class TrackioRunLogger(SentRows):
         require(self.key)
         super().__init__(folder=folder, logged_until=last_sent_step(Path(folder), self.key))
         self._run: Any = None
-        if not is_offline():
-            self._open(project, name, group=group, space_id=space_id)
+        self._start(partial(self._open, project, name, group=group, space_id=space_id))
 
-    @rank_zero_only
     def _open(self, project: str, name: str | None, **options: Any) -> None:
         import trackio
 
@@ -42,8 +38,7 @@ class TrackioRunLogger(SentRows):
             self._run = trackio.init(project, name=name, **options)
 
     def _send(self, row: dict[str, float], step: int) -> None:
-        if self._run is not None:
-            self._run.log(row, step=step)
+        self._run.log(row, step=step)
 
     def finish(self, *, exit_code: int, preempted: bool = False) -> None:
         if self._run is not None:

@@ -25,20 +25,9 @@ imagenet-opt check data.root=/fsx/imagenet --all --json check.json
 
 Any override of train.py may be added, such as data.val_folder=valid.
 
-Checks:
-  classes      whether val has folders that train lacks; classes without validation images; empty and hidden folders;
-               files that training leaves out, because they are no images by their names
-  counts       images per class. A data set with 1000 classes, or names like n01440764, must have ImageNet's counts:
-               1,281,167 and 50,000 images, 732 to 1300 and 50 per class; others are checked for tiny classes and
-               imbalance
-  files        empty files, among all files (shards: from the index); on Lustre, files whose data is still in S3
-  decoding     damaged files, and truncated files
-  duplicates   validation images whose bytes are also in train, or in val under another class
-  GPU memory   the memory of a training step, computed for the configured network, images and batch; a warning if it
-               is more than 90 % of the memory of this machine's GPU
-  labels       with ckpt: accuracy on train and on val, both on centre crops. If a network is right on train and near
-               chance on val, but gives all images of a folder the same answer, the folders have wrong names. Finding
-               single wrong folders takes five images per class or more: --sample 5000
+It looks at the classes and the images per class, empty and damaged files, validation images that are also in train, and
+the GPU memory of a training step; with ckpt, whether folders have the names of other classes: finding single wrong
+folders takes five images per class or more, such as --sample 5000. docs/preflight.md has each verdict.
 
 Exit status: 0 without errors, but perhaps with warnings; 1 with errors; 2 if the check was impossible."""
 

@@ -25,9 +25,8 @@ imagenet-opt export ckpt=RUN_FOLDER hub=OWNER/NAME            to the Hugging Fac
 
 If the run averaged its weights (EMA), the averaged weights are written. The metadata of both formats contain the
 architecture, and the mean and std of RGB with which pixels in [0, 1] are normalised. An ONNX file maps `images`
-(float32, any number x 3 x image_size x image_size, normalised) to `logits`. The safetensors file opens in timm, and the
-command prints how. Networks of model.blurpool and model.small_stem are not timm's: timm refuses such a file, and the
-command prints how it opens with this package; their ONNX files open anywhere.
+(float32, any number x 3 x image_size x image_size, normalised) to `logits`. The command prints how the file opens: in
+timm, but with this package if model.blurpool or model.small_stem made a network that is not timm's.
 
 The numbers of the model card are those of record.json beside the checkpoint: how it was trained, and the accuracy of
 `imagenet-opt evaluate` for these very weights. The card names what is not known. For timm, config.json says that images

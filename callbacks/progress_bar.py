@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import ProgressColumn
 
 from imagenet_opt.config.length import epochs_of
-from imagenet_opt.display.screen import is_screen, styles
+from imagenet_opt.display.printable import is_screen, styles
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
 from imagenet_opt.run.rows import rows_of
 

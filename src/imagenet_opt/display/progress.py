@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
-from imagenet_opt.display.printable import printable
-from imagenet_opt.display.screen import is_screen, styles
+from imagenet_opt.display.printable import is_screen, printable, styles
 
 
 class Show(Protocol):

@@ -17,8 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from imagenet_opt import errors, machine
-from imagenet_opt.display.printable import printable
-from imagenet_opt.display.screen import styles
+from imagenet_opt.display.printable import printable, styles
 from imagenet_opt.display.table import Table
 
 _LONG = 16

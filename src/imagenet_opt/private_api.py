@@ -67,29 +67,14 @@ def forward_in_place(net: nn.Module) -> Any:
 
 
 def set_forward_in_place(net: Any, forward: Callable[..., Any] | None) -> None:
-    """Let `forward` run instead of the network's own. Unlike a replaced `forward`, copies, pickles and the state_dict
-    do not contain it, and it runs the hooks of the network inside."""
+    """Let `forward` run instead of the network's own and its hooks. Copies, pickles and the state_dict of the network
+    do not contain it, as they would a replaced attribute `forward`."""
     net._compiled_call_impl = forward
 
 
 def plain_forward(net: nn.Module) -> Callable[..., Any]:
     """The network's forward with its hooks, without what runs instead of it."""
     return net._call_impl
-
-
-def recompile_limit() -> int:
-    """How often torch compiles one function again; `torch.compiler` publishes no setting."""
-    return int(torch._dynamo.config.recompile_limit)
-
-
-def set_recompile_limit(limit: int) -> None:
-    torch._dynamo.config.recompile_limit = limit
-
-
-def error_at_recompile_limit() -> AbstractContextManager[Any]:
-    """Raise an error beyond the limit, where torch silently runs uncompiled otherwise."""
-    context: AbstractContextManager[Any] = torch._dynamo.config.patch(fail_on_recompile_limit_hit=True)
-    return context
 
 
 def default_code_folder() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.compiler.config
 from torch import Tensor, nn
 
 from imagenet_opt import private_api
@@ -28,6 +29,7 @@ EARNED_PIXELS = 5e10
 Measured with ResNet-50 on an H100 (docs/results_gpu.md): compiling took 72 s, and training in bfloat16 rose from 4,110
 to 5,728 images/s, which saves 69 microseconds per image of 224 px; 72 s / 69 us are 1.05 million images. A slower GPU
 is reckoned to save more time per image, and so to need fewer images."""
+_torch_config: Any = torch.compiler.config
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 Training = Callable[..., AbstractContextManager[None]]
 """(*, compiling) -> the context in which a training step calls the network. compiling: for torch.compile."""
@@ -129,7 +131,7 @@ class ShapeCompiler:
     def end(self) -> None:
         """Release graphs and restore torch's limit of recompilations."""
         if self._recompile_limit is not None:
-            private_api.set_recompile_limit(self._recompile_limit)
+            _torch_config.recompile_limit = self._recompile_limit
             self._recompile_limit = None
         self._release_graphs()
 
@@ -199,8 +201,8 @@ class ShapeCompiler:
     def _allow_recompilations(self) -> None:
         """Allow one recompilation per shape, in addition to torch's limit for other code."""
         if self._recompile_limit is None:
-            self._recompile_limit = private_api.recompile_limit()
-        private_api.set_recompile_limit(self._recompile_limit + len(self._tried))
+            self._recompile_limit = _torch_config.recompile_limit
+        _torch_config.recompile_limit = self._recompile_limit + len(self._tried)
 
     def _capture(self, images: Tensor) -> None:
         began = time.perf_counter()
@@ -265,7 +267,8 @@ class CompiledForward:
         before = Rollback(self._net.buffers())
         gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in self._net.parameters()]
         try:
-            with private_api.error_at_recompile_limit():
+            # Otherwise torch silently runs uncompiled beyond its limit.
+            with _torch_config.patch(fail_on_recompile_limit_hit=True):
                 for _ in range(2 if self._makes_graphs else 1):
                     self._net.zero_grad()
                     self._net(images).float().sum().backward()

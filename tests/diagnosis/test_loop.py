@@ -2,10 +2,13 @@
 
 import time
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import imagenet_opt
@@ -26,6 +29,16 @@ class Waits(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         time.sleep(self.seconds)
         return torch.full((3, 8, 8), float(index)), index % 3
+
+
+class Photos(Waits):
+    def __init__(self) -> None:
+        file = BytesIO()
+        Image.effect_noise((1024, 1024), 50).convert("RGB").save(file, "JPEG")
+        self.file = file.getvalue()
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(np.array(Image.open(BytesIO(self.file)))[:8, :8].copy())
 
 
 @dataclass
@@ -57,6 +70,13 @@ def test_epochs_of_two_batches_do_not_hide_a_slow_loader() -> None:
     loader = DataLoader(Waits(0.01), batch_size=32, num_workers=2, persistent_workers=True)
     measured = imagenet_opt.diagnose(loader, lambda batch: None, seconds=6).measured
     assert measured.steady > 0.15 and min(measured.drained) > 0.15  # two workers wait for 0.32 s in each batch
+
+
+@pytest.mark.slow
+def test_decoding_with_pillow() -> None:
+    """The samples decode large images and use little of them."""
+    measured = imagenet_opt.diagnose(DataLoader(Photos(), batch_size=4, num_workers=1), torch.sum, seconds=5).measured
+    assert measured.decoding_share > 0.8 and measured.pixels == pytest.approx(3 * 1024 * 1024 / (3 * 8 * 8))
 
 
 @pytest.mark.slow

@@ -66,6 +66,22 @@ def test_a_script_is_diagnosed_and_ended(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 @pytest.mark.slow
+def test_a_script_that_counts_the_batches_of_an_epoch(tmp_path: Path) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "diagnosis.json"
+    epochs, _, loop = TRAINS.partition("for epoch in range(1000):\n")[2].partition(":\n")
+    loader = epochs.partition(" in ")[2]
+    counts = f"""
+loader = {loader}
+for epoch in range(1000):
+    for num, (images, labels) in enumerate(loader):
+        assert num < len(loader)
+"""
+    script.write_text(TRAINS.partition("for epoch")[0] + counts + loop)
+    main(["--seconds", "6", str(script), "--lr", "0.1", "--json", str(file)])
+    assert json.loads(file.read_text())["measured"]["loop"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_script_ends_in_one_line(name: str, tmp_path: Path) -> None:
     text, error, says = BAD[name]

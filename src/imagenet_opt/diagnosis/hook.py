@@ -4,6 +4,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import runpy
 import signal
@@ -14,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.errors import named_first_line
@@ -33,11 +36,13 @@ _LAG = 2
 class Hook:
     """Watches the loops over DataLoaders, and gives one of them the batches of the experiments.
 
-    examination: of the loop that was taken over; None before.
+    ends_epochs: whether its epochs end as those of the loader do. Otherwise the first one gets all batches, so that a
+    script with few epochs suffices. is_beyond: whether an epoch got more batches than the loader has. examination: of
+    the loop that was taken over; None before.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.num_loops = seconds, 0
+    def __init__(self, seconds: float, *, ends_epochs: bool = False) -> None:
+        self.seconds, self.ends_epochs, self.num_loops, self.is_beyond = seconds, ends_epochs, 0, False
         self.examination: Examination | None = None
         self._loader: Any = None
         self._batches: Iterator[Any] = iter(())
@@ -112,17 +117,29 @@ class _Watched:
         if self._batches is not None and self._hook.examination is None and self._hook.trains(self):
             self._batches = None
             self._hook.begin(self._loader)
-        if self._batches is None:
-            return self._hook.next()
+        if self._batches is not None:
+            self.num += 1
+            return next(self._batches)
+        if self.num >= _length(self._loader):
+            if self._hook.ends_epochs:
+                raise StopIteration
+            self._hook.is_beyond = True
         self.num += 1
-        return next(self._batches)
+        return self._hook.next()
+
+
+def _length(loader: Any) -> float:
+    try:
+        return len(loader)
+    except TypeError:
+        return math.inf
 
 
 class _OfScript(Hook):
     """file: gets the state for the process that started this one, as JSON."""
 
-    def __init__(self, seconds: float, file: Path) -> None:
-        super().__init__(seconds)
+    def __init__(self, seconds: float, file: Path, *, ends_epochs: bool) -> None:
+        super().__init__(seconds, ends_epochs=ends_epochs)
         self.file, self.pid = file, os.getpid()
         self.has_trained = self.has_evaluated = self.is_watching = False
 
@@ -183,6 +200,26 @@ class _OfScript(Hook):
             stream.flush()
         os._exit(0)
 
+    def fails_at_long_epochs(self) -> bool:
+        """Whether the script, which has just failed, may succeed with epochs that end."""
+        is_main, is_judged = os.getpid() == self.pid, self.examination and self.examination.measured.is_enough
+        return is_main and self.is_beyond and not self.ends_epochs and not is_judged
+
+    def run_again(self, *arguments: str) -> None:
+        """Replace this process by one whose epochs end."""
+        for process in psutil.Process().children(recursive=True):
+            process.kill()
+        self.file.with_suffix(".claim").unlink()
+        command = [
+            sys.executable,
+            "-m",
+            "imagenet_opt.diagnosis.hook",
+            str(self.file),
+            str(self.seconds),
+            "ends_epochs",
+        ]
+        os.execv(sys.executable, [*command, *arguments])
+
 
 def _before(owner: Any, name: str, call: Callable[..., None]) -> None:
     """Call `call` before each call of a function of `owner`."""
@@ -218,10 +255,10 @@ class _AtImport(importlib.abc.MetaPathFinder):
 
 
 def main() -> None:
-    """argv: the file of the state, seconds, the script and its arguments."""
-    file, seconds, script, *arguments = sys.argv[1:]
+    """argv: the file of the state, seconds, "ends_epochs" or "", the script and its arguments."""
+    file, seconds, ends_epochs, script, *arguments = sys.argv[1:]
     end_with_parent(whole_group=True)
-    hook = _OfScript(float(seconds), Path(file))
+    hook = _OfScript(float(seconds), Path(file), ends_epochs=bool(ends_epochs))
     sys.meta_path.insert(0, _AtImport(_DATALOADER, hook.patch))
     sys.argv, sys.path[0] = [script, *arguments], str(Path(script).absolute().parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -230,6 +267,8 @@ def main() -> None:
     except SystemExit as end:
         hook.end(f"the script ended with status {end.code or 0}")
     except BaseException as error:
+        if hook.fails_at_long_epochs():
+            hook.run_again(script, *arguments)
         if hook.examination is None or not hook.examination.may_fail:
             traceback.print_exc()
         hook.end(f"the script raised {named_first_line(error)}")

@@ -123,7 +123,7 @@ class Examination(Laps):
             source = self.sources[0] = Source(self.loader)
             first = source.next()
         measured.batch_bytes, measured.num_leaves = num_bytes(first), len(leaves_of(first))
-        measured.starts, measured.parts, measured.lines = source.starts, source.parts, source.lines  # these grow
+        measured.starts, measured.parts = source.starts, source.parts  # these grow
         measured.receiving = source.receiving
         try:
             measured.batches = len(self.loader)
@@ -152,6 +152,7 @@ class Examination(Laps):
             measured.drained.append(drained)
             measured.loop.append(loop.seconds)
             measured.body.append(loop.body)
+            measured.lines = dict(source.lines)
             for name in ("num_samples", "decoding", "pixels"):
                 setattr(measured, name, getattr(source, name))
             if measured.batches is None and source.lengths:

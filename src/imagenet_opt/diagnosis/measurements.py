@@ -68,7 +68,7 @@ class Measurements:
     objects. loop, body: the loop as it is, and its part outside of the loader. kept, step_cpu: the step on a batch that
     is kept, and what the main thread computed for it. drained: the loader alone. receiving: the main thread computed in
     the loader. starts: from the start of an epoch to its first batch, beyond those of an average batch. parts: of each
-    batch of the loop. lines: samples of a worker's CPU time, by place in the code. decoding: how many of them decoded
+    batch of the loop. lines: CPU seconds of workers, by place in the code. decoding: those of them that decoded
     images. pixels: pixels decoded / pixels in the batch; 0 if that is unknown. workers: number of workers -> seconds of
     the loader alone. trials: the remedies that were tried. waits: host waits for the device in a step, by place.
     num_ops: of a step. kernel_seconds: in which a GPU computed in a step on the kept batch; 0 without a GPU. on_device:
@@ -97,8 +97,8 @@ class Measurements:
     starts: list[float] = field(default_factory=list)
     parts: list[Parts] = field(default_factory=list)
     num_samples: float = 0.0
-    lines: dict[str, int] = field(default_factory=dict)
-    decoding: int = 0
+    lines: dict[str, float] = field(default_factory=dict)
+    decoding: float = 0.0
     pixels: float = 0.0
     workers: dict[int, float] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
@@ -172,7 +172,7 @@ class Measurements:
     @property
     def decoding_share(self) -> float:
         """Share of the workers' computing in which they decode images."""
-        return self.decoding / max(1, sum(self.lines.values()))
+        return self.decoding / (sum(self.lines.values()) or 1)
 
     @property
     def is_held_up(self) -> bool:

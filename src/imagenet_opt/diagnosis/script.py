@@ -43,6 +43,7 @@ def diagnose_script(script: Path, arguments: list[str], *, seconds: float) -> Di
             "imagenet_opt.diagnosis.hook",
             str(file),
             str(seconds),
+            "",
             str(script),
             *arguments,
         ]

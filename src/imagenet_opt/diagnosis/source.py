@@ -70,8 +70,8 @@ class Source:
         self.starting = self.resumed = self.num_samples = self.pixels = 0.0
         self.parts: list[Parts] = []
         self.receiving: list[float] = []
-        self.lines: dict[str, int] = {}
-        self.decoding = self._num = 0
+        self.lines: dict[str, float] = {}
+        self.decoding, self._num = 0.0, 0
         self.last: TimedBatch | None = None
         self._pids: set[int] = set()
         self._made: list[float] = []
@@ -118,8 +118,8 @@ class Source:
         self.last = batch
         self._pids.add(batch.pid)
         self._made.append(batch.parts.total)
-        for place, num in batch.lines.items():
-            self.lines[place] = self.lines.get(place, 0) + num
+        for place, seconds in batch.lines.items():
+            self.lines[place] = self.lines.get(place, 0.0) + seconds
         self.decoding += batch.decoding
         if self.in_loop and batch.made_at >= self.resumed:
             self.parts.append(batch.parts)

@@ -28,8 +28,8 @@ class Sweep:
     failed: dict[str, str] = field(default_factory=dict)
     batch_bytes: int = 0
     worker_bytes: int = 0
-    lines: dict[str, int] = field(default_factory=dict)
-    decoding: int = 0
+    lines: dict[str, float] = field(default_factory=dict)
+    decoding: float = 0.0
 
     def run(self, counts: Iterable[int], deadline: Deadline, share: float) -> None:
         """Measure these numbers of workers in this order, as far as memory and `share` of the time allow."""

@@ -8,8 +8,9 @@ import sys
 import sysconfig
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,7 +29,7 @@ _FEEDER = "QueueFeederThread"
 """Name that multiprocessing gives to the thread that pickles batches."""
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _DECODERS = re.compile(
-    r"PIL\.(ImageFile|\w+Plugin)|torchvision\.io|nvidia\.|simplejpeg|turbojpeg|imageio|tifffile|av\b"
+    r"PIL\.(ImageFile|\w+Plugin)|imagenet_opt\.data\.decode|torchvision\.io|nvidia\.|simplejpeg|turbojpeg|imageio|tifffile|av\b"
 )
 _DECODES = re.compile(r"decode|imread|read_image|Image\.open")
 """In a line of the user's code that calls a decoder written in C."""
@@ -52,8 +53,8 @@ class _Spent:
 
     def __init__(self) -> None:
         self.samples, self.helpers, self.num_samples, self.pixels = ThreadTime(), 0.0, 0, 0
-        self.lines: Counter[str] = Counter()
-        self.decoding = 0
+        self.lines: defaultdict[str, float] = defaultdict(float)
+        self.decoding = 0.0
 
     def timed(self, call: Callable[..., Any], *arguments: Any, num: int = 1) -> Any:
         """Call it for `num` samples. CPU time of other threads, such as a decoder's, is no waiting."""
@@ -70,6 +71,7 @@ class _Spent:
 
 _spent = _Spent()
 _begun = False
+_looked_at = 0.0  # CPU time of this process
 _fed = ThreadTime()
 
 
@@ -159,11 +161,12 @@ def _collated(collate: Callable[[Any], Any], samples: Any) -> Any:
 
 
 def _begin(pause: Tensor) -> None:
-    global _begun
+    global _begun, _looked_at
     if not _begun and get_worker_info():
         _begun = True
         _count_pixels()
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL:
+            _looked_at = time.process_time()
             signal.signal(signal.SIGPROF, _look)
             signal.siginterrupt(signal.SIGPROF, False)
             signal.setitimer(signal.ITIMER_PROF, _SAMPLE_SECONDS, _SAMPLE_SECONDS)
@@ -178,29 +181,32 @@ def _count_pixels() -> None:
     """Let Pillow count the pixels that it decodes in this worker."""
     if (files := sys.modules.get("PIL.ImageFile")) is None:
         return
-    load = files.ImageFile.load
+    files.ImageFile.load = partialmethod(_counted, files.ImageFile.load)
 
-    def counted(image: Any) -> Any:
-        if getattr(image, "tile", None):
-            _spent.pixels += image.size[0] * image.size[1]
-        return load(image)
 
-    files.ImageFile.load = counted
+def _counted(image: Any, load: Callable[[Any], Any]) -> Any:
+    if getattr(image, "tile", None):
+        _spent.pixels += image.size[0] * image.size[1]
+    return load(image)
 
 
 def _look(number: int, frame: FrameType | None) -> None:
-    """Note where a worker computes: the innermost line of the user and the function that it called."""
+    """Note where a worker computes: the innermost line of the user and the function that it called. A call of C, which
+    delays this look, gets all CPU time since the last one."""
+    global _looked_at
+    now = time.process_time()
+    passed, _looked_at = now - _looked_at, now
     function, user, decodes = "", "", False
     while frame is not None:
         code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
-        if module == __name__:
+        if module == __name__ and code is not _counted.__code__:
             if code in (_Spent.timed.__code__, _collated.__code__):
-                _spent.lines[user or function] += 1
-                _spent.decoding += decodes
+                _spent.lines[user or function] += passed
+                _spent.decoding += decodes * passed
             return
         function = function or code.co_qualname
         decodes = decodes or bool(_DECODERS.match(module))
-        if not user and not code.co_filename.startswith(_LIBRARIES):
+        if not user and module != __name__ and not code.co_filename.startswith(_LIBRARIES):
             line = linecache.getline(code.co_filename, frame.f_lineno)
             decodes = decodes or bool(_DECODES.search(line))
             user = f"{Path(code.co_filename).name}:{frame.f_lineno} {function}"

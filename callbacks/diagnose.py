@@ -38,6 +38,9 @@ class Diagnose(Callback):
         if self._hook is not None:
             self._hook.end("the fit ended before the experiments did")
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._undo()  # Lightning tears no callback down when a fit ends in this way
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._undo()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 from imagenet_opt.callbacks.diagnose import Diagnose
 from imagenet_opt.errors import ConfigError
@@ -23,6 +24,7 @@ def test_a_fit_ends_with_a_diagnosis(
     written = json.loads(file.read_text())
     assert written["measured"]["kept"] and not written["measured"]["ended"]
     assert written["verdict"][:12] in capsys.readouterr().out
+    assert DataLoader.__iter__.__module__ == DataLoader.__module__
 
 
 def test_a_fit_that_ends_too_early_says_so(project: Project) -> None:

@@ -1,12 +1,13 @@
 """Data sets of the Hugging Face Hub, from a server on this machine."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from imagenet_opt.cli import check
-from imagenet_opt.cli import pack as pack_command
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import (
@@ -65,15 +66,16 @@ def test_a_compressed_data_set_is_packed_over_the_network_and_the_pack_resumes(
 
 @pytest.mark.slow
 def test_commands_refuse_a_compressed_data_set_before_a_download_pack_it_and_read_the_pack(
-    hub: Path, images_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hub: Path, images_root: Path, tmp_path: Path
 ) -> None:
     write_set(hub / "owner/name", images_root)
     out, cache = tmp_path / "out", f"data.cache_dir={tmp_path / 'cache'}"
     with pytest.raises(DataError, match=f"imagenet-opt pack data.root={URL} out=PACKED"):
         check.main([f"data.root={URL}", cache])
     assert not [*(tmp_path / "hub_cache").rglob("*.parquet")]
-    pack_command.main([f"data.root={URL}", f"out={out}", "workers=1", cache])
-    assert "78 images, 0 rejected" in capsys.readouterr().out
+    words = ["pack", f"data.root={URL}", f"out={out}", "workers=1", cache]  # its own workers have its environment
+    packed = subprocess.run([sys.executable, "-m", "imagenet_opt.cli.main", *words], capture_output=True, text=True)
+    assert packed.returncode == 0 and "78 images, 0 rejected" in packed.stdout
     check.main([f"data.root={out}", cache])
 
 

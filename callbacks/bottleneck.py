@@ -63,6 +63,7 @@ class Bottleneck(Callback):
             self._phase_of = cache(phases(trainer))
             is_cuda = trainer.strategy.root_device.type == "cuda"
             self._device_clock = CudaClock() if is_cuda else None
+            self._simulated = next((each for each in callbacks_of(trainer) if isinstance(each, SimulatesDevice)), None)
             self._recorder = recorder_of(trainer) if is_cuda and trainer.is_global_zero else None
             self._first = self._last = None
             self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
@@ -142,13 +143,12 @@ class Bottleneck(Callback):
             "cpu_wait": thread_time().queued,
         }
         loader = {f"loader/{name}": total for name, total in totals.items()}
-        return actions | loader | times | self._device(trainer)
+        return actions | loader | times | self._device()
 
-    def _device(self, trainer: Trainer) -> Sums:
+    def _device(self) -> Sums:
         """Seconds of device work: from a callback that simulates a device, or from CUDA; empty if unknown."""
-        for callback in callbacks_of(trainer):
-            if isinstance(callback, SimulatesDevice):
-                return {"device": callback.timeline.busy_seconds}
+        if self._simulated is not None:
+            return {"device": self._simulated.timeline.busy_seconds}
         if self._device_clock is None:
             return {}
         self._device_seconds += sum(self._device_clock.finished_seconds())

@@ -1,7 +1,6 @@
 """Measures steps and images per second, and the share of time spent waiting for data."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader
 from imagenet_opt.data.batch import images_of
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock, Moment
 from imagenet_opt.run.hook_timer import FETCH, HookTimer, attach, detach
-from imagenet_opt.run.hooks import Compiles, MeasuredLoader, callbacks_of
+from imagenet_opt.run.hooks import Compiles, MeasuredLoader, callbacks_of, compile_seconds
 from imagenet_opt.run.rows import is_logging_step, log_numbers, rows_of
 
 _WARMUP_STEPS = 10
@@ -138,7 +137,7 @@ class Throughput(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._device_clock is not None:
             self._device_clock.stop()
-        compiled_before, self._compiled = self._compiled, _compile_seconds(self._compilers)
+        compiled_before, self._compiled = self._compiled, compile_seconds(self._compilers) or 0.0
         for window in self._windows():
             window.num_steps += 1
             window.pause_seconds += self._compiled - compiled_before
@@ -186,7 +185,7 @@ class Throughput(Callback):
 
     def _begin(self, trainer: Trainer) -> None:
         now = _now(trainer)
-        self._began, self._compiled = time.perf_counter(), _compile_seconds(self._compilers)
+        self._began, self._compiled = time.perf_counter(), compile_seconds(self._compilers) or 0.0
         self._window, self._epoch, self._steady = RateWindow(now), RateWindow(now), RateWindow(now)
 
     def _windows(self) -> tuple[RateWindow, RateWindow, RateWindow]:
@@ -201,11 +200,6 @@ class Throughput(Callback):
 
 def _now(trainer: Trainer) -> Moment:
     return Moment(trainer.strategy.root_device)
-
-
-def _compile_seconds(compilers: Sequence[Compiles]) -> float:
-    """Seconds that these callbacks have spent so far on compiling and capturing the network."""
-    return sum((callback.compile_seconds or 0.0) + (callback.cuda_graph_seconds or 0.0) for callback in compilers)
 
 
 def _wait_for_device(trainer: Trainer) -> None:

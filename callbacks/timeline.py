@@ -32,16 +32,17 @@ class Timeline(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.is_global_zero:
             self._trainer, self._recorder = trainer, recorder_of(trainer)
+            self._loader: MeasuredLoader | None = None
             self._recorder.write_to(self._folder)
             self._clock = attach(trainer)
             self._clock.stopped.append(self._action_stopped)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # A run that resumes inside an epoch calls no on_train_epoch_start.
-        self._epoch_began = time.perf_counter()
+        self.on_train_epoch_start(trainer, pl_module)  # Lightning does not call it if a run resumes inside an epoch
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._epoch_began = time.perf_counter()
+        self._epoch_began, loader = time.perf_counter(), trainer.train_dataloader
+        self._loader = loader if isinstance(loader, MeasuredLoader) else None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._add("epoch", self._epoch_began, time.perf_counter())
@@ -72,8 +73,7 @@ class Timeline(Callback):
             if kind == "fetch":
                 gauges["step"] = self._trainer.global_step
             if kind in ("fetch", "step"):
-                loader = self._trainer.train_dataloader
-                gauges["queue_depth"] = loader.num_ready if isinstance(loader, MeasuredLoader) else math.nan
+                gauges["queue_depth"] = math.nan if self._loader is None else self._loader.num_ready
             self._add(kind, began, ended)
 
     def _add(self, kind: str, began: float, ended: float) -> None:

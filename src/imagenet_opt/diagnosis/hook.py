@@ -4,13 +4,12 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
-import math
 import os
 import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +41,8 @@ class Hook:
     """
 
     def __init__(self, seconds: float, *, ends_epochs: bool = False) -> None:
-        self.seconds, self.ends_epochs, self.num_loops, self.is_beyond = seconds, ends_epochs, 0, False
+        self.seconds, self.ends_epochs = seconds, ends_epochs
+        self.num_loops, self.is_beyond = 0, False
         self.examination: Examination | None = None
         self._loader: Any = None
         self._batches: Iterator[Any] = iter(())
@@ -120,19 +120,14 @@ class _Watched:
         if self._batches is not None:
             self.num += 1
             return next(self._batches)
-        if self.num >= _length(self._loader):
+        assert self._hook.examination is not None
+        length = self._hook.examination.measured.batches
+        if length is not None and self.num >= length:
             if self._hook.ends_epochs:
                 raise StopIteration
             self._hook.is_beyond = True
         self.num += 1
         return self._hook.next()
-
-
-def _length(loader: Any) -> float:
-    try:
-        return len(loader)
-    except TypeError:
-        return math.inf
 
 
 class _OfScript(Hook):
@@ -210,15 +205,7 @@ class _OfScript(Hook):
         for process in psutil.Process().children(recursive=True):
             process.kill()
         self.file.with_suffix(".claim").unlink()
-        command = [
-            sys.executable,
-            "-m",
-            "imagenet_opt.diagnosis.hook",
-            str(self.file),
-            str(self.seconds),
-            "ends_epochs",
-        ]
-        os.execv(sys.executable, [*command, *arguments])
+        os.execv(sys.executable, command_of(self.file, self.seconds, arguments, ends_epochs=True))
 
 
 def _before(owner: Any, name: str, call: Callable[..., None]) -> None:
@@ -252,6 +239,12 @@ class _AtImport(importlib.abc.MetaPathFinder):
 
             spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
         return spec
+
+
+def command_of(file: Path, seconds: float, words: Sequence[str], *, ends_epochs: bool = False) -> list[str]:
+    """The command that runs a script with its arguments, `words`, and writes the state to `file`."""
+    module, mode = "imagenet_opt.diagnosis.hook", "ends_epochs" if ends_epochs else ""
+    return [sys.executable, "-m", module, str(file), str(seconds), mode, *words]
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ import ctypes
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -15,6 +14,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from imagenet_opt.diagnosis.cause import conclude
+from imagenet_opt.diagnosis.hook import command_of
 from imagenet_opt.diagnosis.measurements import Measurements
 from imagenet_opt.diagnosis.verdict import Diagnosis
 from imagenet_opt.errors import ConfigError, TrainingError
@@ -37,16 +37,7 @@ def diagnose_script(script: Path, arguments: list[str], *, seconds: float) -> Di
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     with tempfile.TemporaryDirectory(prefix="imagenet_opt_diagnose_") as folder:
         file = Path(folder) / "state.json"
-        command = [
-            sys.executable,
-            "-m",
-            "imagenet_opt.diagnosis.hook",
-            str(file),
-            str(seconds),
-            "",
-            str(script),
-            *arguments,
-        ]
+        command = command_of(file, seconds, [str(script), *arguments])
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
         try:
             reason = _wait(process, file, seconds)

@@ -54,7 +54,8 @@ def load_initial_weights(
         classes = config.get("classes")
     else:
         return None
-    kept = {name: tensor for name, tensor in weights.items() if name not in _derived(net)}
+    derived = _derived(net)
+    kept = {name: tensor for name, tensor in weights.items() if name not in derived}
     return f"starting from {source}{_load(net, kept, source, classes, network_config.get('classes'))}"
 
 

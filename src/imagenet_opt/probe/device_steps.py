@@ -24,6 +24,7 @@ from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.resident_loader import NO_END, ResidentLoader
 from imagenet_opt.probe.throughput import Span, fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
+from imagenet_opt.run.hooks import callbacks_of
 
 STEPS = 3
 """Steps that show whether a batch fits: the optimizer's state exists from the second on; the third reuses memory."""
@@ -58,7 +59,7 @@ def _train(job: dict[str, Any], *callbacks: Callback, num: int = NO_END) -> Trai
         with open_dict(config):
             config.trainer.devices = alone.trainer.devices
         trainer = build_trainer(config)
-        trainer.callbacks.extend([NoHalving(), *callbacks])  # type: ignore[attr-defined]
+        callbacks_of(trainer).extend([NoHalving(), *callbacks])
         model = build_model(config, global_batch=config.data.batch_size)
         batch = random_batch(config, trainer)
         trainer.fit(model, train_dataloaders=ResidentLoader(batch, num=num), weights_only=True)

@@ -4,7 +4,7 @@ Each class has the names that one caller needs; whatever has them is asked, by `
 loggers have a base class, `run/loggers/run_logger.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -53,6 +53,13 @@ class Compiles(Protocol):
 
     @property
     def cuda_graph_seconds(self) -> float | None: ...
+
+
+def compile_seconds(compilers: Iterable[Compiles]) -> float | None:
+    """Seconds so far in which these callbacks compiled the network and captured CUDA graphs; None without either."""
+    values = [value for each in compilers for value in (each.compile_seconds, each.cuda_graph_seconds)]
+    durations = [seconds for seconds in values if seconds is not None]
+    return sum(durations) if durations else None
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ from imagenet_opt.measure.stats.rounds import TurnFailed
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.probe.throwaway_run import only, run_folder
+from imagenet_opt.run.hooks import callbacks_of
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.study.plan import Study
 from imagenet_opt.study.turn import STOPS, RowResult, apart
@@ -127,7 +128,7 @@ def train(job: LossJob) -> list[float]:
             config.trainer.log_every_n_steps = max(1, job.steps // _NUM_LOSSES)
         seed_everything(config.seed, verbose=False)
         run = build_run(config)
-        run.trainer.callbacks.append(NoHalving())  # type: ignore[attr-defined]
+        callbacks_of(run.trainer).append(NoHalving())
         with named_out_of_memory(config):
             run.trainer.fit(run.model, datamodule=run.data, weights_only=True)
         with (run.folder / METRICS).open() as lines:

@@ -8,7 +8,7 @@ shards without the index.
 import os
 import shlex
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,13 @@ def shard_name(i: int) -> str:
 
 def is_packed(folder: Path) -> bool:
     """Whether `folder` contains a packed split, complete or not."""
-    return (folder / PLAN).is_file() or ((folder / INDEX).is_file() and not is_of_wids(read_file(folder / INDEX)))
+    files = [name for name in (PLAN, INDEX) if (folder / name).is_file()]
+    return is_pack(files, lambda name: read_file(folder / name))
+
+
+def is_pack(files: Collection[str], read: Callable[[str], bytes]) -> bool:
+    """Whether a folder with these files contains a packed split, complete or not."""
+    return PLAN in files or (INDEX in files and not is_of_wids(read(INDEX)))
 
 
 def is_of_wids(content: bytes) -> bool:

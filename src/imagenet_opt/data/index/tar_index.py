@@ -22,7 +22,7 @@ import numpy as np
 from imagenet_opt.data.index.flat_folder import listed_classes
 from imagenet_opt.data.index.index_cache import Marks, marks_of, open_kept, scan_each
 from imagenet_opt.data.index.layout import Root, is_image, list_of_classes, unreadable
-from imagenet_opt.data.index.shard_index import INDEX, PLAN, is_of_wids
+from imagenet_opt.data.index.shard_index import is_pack
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.index.tar_members import FileBytes, Read, TarError, has_end_mark
 from imagenet_opt.data.index.tar_samples import (
@@ -85,13 +85,17 @@ def find_tars(root: Root, split: str) -> Tars | None:
     without any, and for a pack. Raises DataError for folders that cannot be listed, and see `tars_among`."""
     for name in (split, *sorted(words_of(split) - {split})):
         folders, files = root.entries(name)
-        is_pack = PLAN in files or (INDEX in files and not is_of_wids(root.read(os.path.join(name, INDEX), MOST_BYTES)))
-        if names := () if is_pack else tars_among(files, folders, place=root.at(name)):
+        read = partial(_read_beside, root, name)
+        if names := () if is_pack(files, read) else tars_among(files, folders, place=root.at(name)):
             return _tars(root, name, split, names)
         if name == split and (folders or files):
             return None
     names = tuple(name for name in tars_among(root.entries("")[1]) if is_named(name, split))
     return _tars(root, "", split, names) if names else None
+
+
+def _read_beside(root: Root, below: str, file: str) -> bytes:
+    return root.read(os.path.join(below, file), MOST_BYTES)
 
 
 def tars_among(files: Iterable[str], folders: Iterable[str] = (), *, place: Path | str = "") -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
 from imagenet_opt.probe.fit.device_laps import DeviceLaps, StepWaits
 from imagenet_opt.run.hook_timer import HookTimer, attach, detach, phases
-from imagenet_opt.run.hooks import Compiles, MeasuredLoader, SimulatesDevice
+from imagenet_opt.run.hooks import Compiles, MeasuredLoader, SimulatesDevice, callbacks_of, compile_seconds
 from imagenet_opt.run.rows import is_logging_step
 
 _LEAST_STEPS = 8
@@ -114,8 +114,7 @@ class FitTimer(Callback):
         self._num_profiled = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-        simulated = next((callback for callback in callbacks if isinstance(callback, SimulatesDevice)), None)
+        simulated = next((each for each in callbacks_of(trainer) if isinstance(each, SimulatesDevice)), None)
         self._on_gpu, self._clock = trainer.strategy.root_device.type == "cuda", attach(trainer)
         self._laps = DeviceLaps(self._clock, simulated, on_gpu=self._on_gpu)
         self._waits = StepWaits(self._clock, simulated, sees_gpu=self._on_gpu and self.sees_waits)
@@ -208,7 +207,7 @@ class FitTimer(Callback):
         timing.main_slowdown = 1 + main.queued / main.cpu if main.cpu else 1.0
         timing.device_seconds = (self._laps.busy_seconds() - before.device) / num_steps
         self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU
-        timing.compile_seconds = compile_seconds(trainer)
+        timing.compile_seconds = compile_seconds(each for each in callbacks_of(trainer) if isinstance(each, Compiles))
 
     def _profile(self, trainer: Trainer) -> None:
         """Called after the last measured step and after each profiled step."""
@@ -248,12 +247,3 @@ def phase_seconds(clock: HookTimer, before: dict[str, float], phase_of: Callable
         phase = phase_of(action)
         seconds_of["device" if phase in _WAITING else phase] += seconds - before.get(action, 0.0)
     return dict(seconds_of)
-
-
-def compile_seconds(trainer: Trainer) -> float | None:
-    """Seconds of compilation and of capturing a CUDA graph before the first step; None without either."""
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    compilers = [callback for callback in callbacks if isinstance(callback, Compiles)]
-    values = [value for each in compilers for value in (each.compile_seconds, each.cuda_graph_seconds)]
-    durations = [seconds for seconds in values if seconds is not None]
-    return sum(durations) if durations else None

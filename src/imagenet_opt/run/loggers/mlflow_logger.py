@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.run.loggers.sent_rows import SentRows, log, require, run_id
+from imagenet_opt.run.loggers.sent_rows import SentRows, run_id
 
 
 class MlflowRunLogger(SentRows):
@@ -24,7 +24,6 @@ class MlflowRunLogger(SentRows):
         group: str | None = None,
         tracking_uri: str | None = None,
     ) -> None:
-        require(self.key)
         super().__init__(folder=folder, logged_until=None)
         self._client: Any = None
         uri = tracking_uri or f"sqlite:///{Path(folder).resolve()}/mlflow.db"
@@ -52,7 +51,5 @@ class MlflowRunLogger(SentRows):
 
     def finish(self, *, exit_code: int, preempted: bool = False) -> None:
         if self._client is not None:
-            try:
-                self._client.set_terminated(self._id, "KILLED" if preempted else "FAILED" if exit_code else "FINISHED")
-            except Exception as error:  # a finished training does not fail because of MLflow
-                log.warning(f"MLflow could not end its run ({type(error).__name__}: {error})")
+            status = "KILLED" if preempted else "FAILED" if exit_code else "FINISHED"
+            self._at_end(partial(self._client.set_terminated, self._id, status), "could not end its run")

@@ -14,7 +14,7 @@ from typing import Any
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
-from imagenet_opt.errors import ConfigError, first_line
+from imagenet_opt.errors import ConfigError, named_first_line
 from imagenet_opt.run.checkpoint.names import step_file, step_files
 from imagenet_opt.run.loggers.run_logger import RunLogger, is_offline
 from imagenet_opt.run.numbers import METRICS, read_rows
@@ -43,10 +43,15 @@ class SentRows(RunLogger, Logger):
         self._step, self._row = -1, dict[str, float]()
         self._works = True
 
-    @rank_zero_only
     def _start(self, connect: Callable[[], None]) -> None:
-        """Connect to the service, in the first process. A run that is only measured sends nothing."""
-        self._works = not is_offline()
+        """Connect to the service, in the first process. Raises ConfigError if its package is not installed."""
+        if find_spec(self.key) is None:
+            raise ConfigError(f'logger={self.key} needs the package {self.key}; pip install "imagenet-opt[{self.key}]"')
+        self._connect(connect)
+
+    @rank_zero_only
+    def _connect(self, connect: Callable[[], None]) -> None:
+        self._works = not is_offline()  # a run that is only measured sends nothing
         try:
             if self._works:
                 connect()
@@ -110,9 +115,16 @@ class SentRows(RunLogger, Logger):
     def _give_up(self, what: str, error: Exception) -> None:
         self._works = False
         log.warning(
-            f"{self.service} {what} ({type(error).__name__}: {first_line(error)}); training continues without "
-            f"{self.service}, metrics.csv has every row, and the next start sends the missing rows"
+            f"{self.service} {what} ({named_first_line(error)}); training continues without {self.service}, "
+            "metrics.csv has every row, and the next start sends the missing rows"
         )
+
+    def _at_end(self, call: Callable[[], Any], what: str, remedy: Callable[[], str] = lambda: "") -> None:
+        """Call the service after the training, which does not fail because of it. what: it could not do."""
+        try:
+            call()
+        except Exception as error:
+            log.warning(f"{self.service} {what} ({named_first_line(error)}){remedy()}")
 
 
 def _write_step(file: Path, step: int) -> None:
@@ -122,12 +134,6 @@ def _write_step(file: Path, step: int) -> None:
         os.write(descriptor, f"{step:<19}\n".encode())
     finally:
         os.close(descriptor)
-
-
-def require(package: str) -> None:
-    """Raises ConfigError if the package of a logger is not installed."""
-    if find_spec(package) is None:
-        raise ConfigError(f'logger={package} needs the package {package}; pip install "imagenet-opt[{package}]"')
 
 
 def last_sent_step(folder: Path, key: str) -> int | None:

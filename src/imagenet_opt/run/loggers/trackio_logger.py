@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, require, run_id
+from imagenet_opt.run.loggers.sent_rows import SentRows, last_sent_step, run_id
 
 
 class TrackioRunLogger(SentRows):
@@ -24,7 +24,6 @@ class TrackioRunLogger(SentRows):
         group: str | None = None,
         space_id: str | None = None,
     ) -> None:
-        require(self.key)
         super().__init__(folder=folder, logged_until=last_sent_step(Path(folder), self.key))
         self._run: Any = None
         self._start(partial(self._open, project, name, group=group, space_id=space_id))
@@ -45,4 +44,4 @@ class TrackioRunLogger(SentRows):
             import trackio
 
             with redirect_stdout(io.StringIO()):
-                trackio.finish()
+                self._at_end(trackio.finish, "could not end its run")

@@ -38,28 +38,23 @@ class WandbRunLogger(SentRows, WandbLogger):
 
     def summarize(self, numbers: Mapping[str, float]) -> None:
         """Make the numbers the summary, which tables compare, in place of the last value of each metric."""
-        if (run := begun_experiment(self)) is None:
-            return
-        try:
-            run.summary.update(dict(numbers))
-        except Exception as error:  # a finished training does not fail because of W&B
-            log.warning(f"W&B did not take the summary ({type(error).__name__}: {error})")
+        if (run := begun_experiment(self)) is not None:
+            self._at_end(lambda: run.summary.update(dict(numbers)), "did not take the summary")
 
     def finish(self, *, exit_code: int, preempted: bool = False) -> None:
-        """preempted: W&B shows the run as preempted. A finished training does not fail because of W&B."""
-        run = begun_experiment(self)
-        if run is None:
+        """preempted: W&B shows the run as preempted."""
+        if (run := begun_experiment(self)) is None:
             return
-        try:
+
+        def end() -> None:
             if preempted:
                 run.mark_preempting()
             run.finish(exit_code=exit_code)
-        except Exception as error:
-            command = _sync(run, "--include-online")
-            log.warning(
-                f"W&B could not end its run ({type(error).__name__}: {first_line(error)}); to send the rest later, run "
-                f"`{command}`"
-            )
+
+        def remedy() -> str:
+            return f"; to send the rest later, run `{_sync(run, '--include-online')}`"
+
+        self._at_end(end, "could not end its run", remedy)
 
     def unsent(self) -> str | None:
         run = begun_experiment(self)

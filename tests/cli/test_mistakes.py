@@ -95,6 +95,7 @@ OF_KEYS = {
     "+trainer.overfit_batches=3": "each epoch has another order",
     "trainer.max_time=00:01:00:00": "+trainer.max_time=00:01:00:00",
     "+callbacks.mixin.mode=on": "mixing",
+    "callbacks.mixing.mixup_alpha=0.4": "callbacks.mixing.mode=on",
     "+callbacks.mixing.mixup_alfa=1": "did you mean callbacks.mixing.mixup_alpha?",
     "+model.ls_init_value=1": "model.options.ls_init_value=1",
     "model.options.drop_path_rate=0.1": "model.drop_path_rate",

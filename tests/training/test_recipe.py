@@ -47,7 +47,7 @@ def test_each_other_key_that_changes_what_is_learned_is_a_line(recipe: Recipe, t
     saved = {"global_step": 10, "recipes": {0: recipe}}
     assert recipes_after(saved, changed(tmp_path, *silent), is_confirmed=False) == ({0: recipe}, [])
     keys = ("data.image_size=24", "model.label_smoothing=0.0", "trainer.limit_val_batches=1", "trainer.max_epochs=7")
-    once = changed(tmp_path, *keys, "callbacks.mixing.mixup_alpha=1.0")  # mixing is off
+    once = changed(tmp_path, *keys, "callbacks.mixing.mode='off'", "callbacks.mixing.mixup_alpha=1.0")
     recipes, lines = recipes_after(saved, once, is_confirmed=False)
     assert lines == [
         "from step 10 on: data.image_size 32 -> 24",

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_opt.atomic_file import write_atomically
 from imagenet_opt.config.hydra_errors import explain
-from imagenet_opt.config.keys import check_keys, is_needed
+from imagenet_opt.config.keys import check_keys, defaults, is_needed
 from imagenet_opt.config.length import check_limits
 from imagenet_opt.config.overrides import complete, config_folder, key_of, quoted, train_program, value_of
 from imagenet_opt.config.trust import check_overrides, check_secrets, check_targets, entries
@@ -33,6 +33,7 @@ SWITCHES: dict[str, dict[str, float | None]] = {
     "profiler": {"start_step": 10},
 }
 """Callback that is off until one of these keys has a value -> these keys, and a usual value of the first."""
+_MIXING = "callbacks.mixing.mode"
 
 
 def composed(overrides: tuple[str, ...], judge: Callable[[DictConfig], None] = lambda config: None) -> DictConfig:
@@ -136,8 +137,13 @@ def _check(config: DictConfig, words: list[str]) -> None:
 def leave_out_idle(config: DictConfig, words: list[str]) -> None:
     """Remove the callbacks of SWITCHES that no key switches on. words: the overrides.
 
-    Raises ConfigError if a key of such a callback was changed, unless a word switches the callback off.
+    Raises ConfigError if a key of such a callback was changed, or a word changes a key of mixing, which is off, unless
+    a word switches the callback off.
     """
+    typed = [key for key in map(key_of, words) if key.startswith("callbacks.mixing.") and key in defaults()]
+    mode = (config.get("callbacks") or {}).get("mixing", {}).get("mode")
+    if typed and mode in (False, "off") and _MIXING not in typed:  # a recipe may set them for other lengths of the run
+        raise ConfigError(f"{typed[0]} has no effect, since callbacks.mixing is off; add {_MIXING}=on")
     for name, switches in SWITCHES.items():
         node = (config.get("callbacks") or {}).get(name)
         if node is None or any(node.get(key) is not None for key in switches):

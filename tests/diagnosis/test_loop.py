@@ -1,5 +1,6 @@
 """Loops of our own making, diagnosed by experiment. The waits are long, so that a busy machine changes no cause."""
 
+import os
 import time
 from dataclasses import dataclass
 from io import BytesIO
@@ -29,6 +30,18 @@ class Waits(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         time.sleep(self.seconds)
         return torch.full((3, 8, 8), float(index)), index % 3
+
+
+class Lazy(Waits):
+    """Opens its file for the first sample; two processes must not share the file."""
+
+    owner = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.owner = self.owner or os.getpid()
+        if self.owner != os.getpid():
+            raise OSError("opened by another process")
+        return super().__getitem__(index)
 
 
 class Photos(Waits):
@@ -141,6 +154,12 @@ def test_seconds_that_are_too_few() -> None:
 
 def test_measurements_without_rounds_are_not_judged() -> None:
     assert not Measurements().is_enough
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_loaders_that_are_tried_share_no_file() -> None:
+    tried = imagenet_opt.tune(DataLoader(Lazy(), batch_size=8), seconds=2)
+    assert 1 in tried.curve and not any("another process" in note for note in tried.notes)
 
 
 @pytest.mark.slow

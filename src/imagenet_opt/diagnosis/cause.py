@@ -68,16 +68,17 @@ def judge(measured: Measurements) -> Diagnosis:
     speeds = (
         f"a batch takes {_ms(measured.seconds)} in the loop, {_ms(step)} in the step, {_ms(loader)} in the loader alone"
     )
-    rate, kind = 1 / measured.seconds, MEANINGS[cause][0]
+    rate, kind, gain = 1 / measured.seconds, MEANINGS[cause][0], (1.0, 1.0)
     if best is None:
         limit = "the step is the limit" if cause == "training" else "no remedy brings much"
         sentence = f"{kind}: {rate:.2f} batches/s, {limit}; the loader alone gives {1 / loader:.2f}."
     else:
-        low, high = (f"{rate * gain:.2f}" for gain in (best.low, best.high))
+        gain = max(1.0, best.low / LEAST_GAIN), best.high * LEAST_GAIN  # runs of one loop differ by so much
+        low, high = (f"{rate * limit:.2f}" for limit in gain)
         sentence = f"{kind}: {rate:.2f} of a possible {low} to {high} batches/s."
     return Diagnosis(
         cause=cause,
-        gain=(best.low, best.high) if best else (1.0, 1.0),
+        gain=gain,
         remedy=best.remedy if best else "",
         evidence=(*(best.evidence if best else ()), speeds),
         unknown=tuple(_unknown(measured, best)),

@@ -30,13 +30,20 @@ class NoBatch(Exception):
 
 
 def rebuilt(loader: DataLoader[Any], pause: Tensor, **settings: Any) -> DataLoader[Any]:
-    """A DataLoader of the same samples in batches that are timed, with some other settings."""
+    """A DataLoader of the same samples in batches that are timed, with some other settings.
+
+    It reads a shallow copy of the dataset: what that opens for its first sample, such as a file that two processes must
+    not share, is not there when the workers of another DataLoader start.
+    """
+    samples = loader.dataset
+    with suppress(Exception):
+        samples = copy(samples)
     options = {name: getattr(loader, name) for name in _KEPT} | settings
     if not options["num_workers"]:
         options |= _OF_WORKERS
-    dataset: Any = TimedSamples(loader.dataset, pause)
+    dataset: Any = TimedSamples(samples, pause)
     if isinstance(loader.dataset, IterableDataset):
-        dataset = TimedStream(loader.dataset, pause)
+        dataset = TimedStream(samples, pause)
         options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     elif loader.batch_sampler is not None:
         options["batch_sampler"] = loader.batch_sampler

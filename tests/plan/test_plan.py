@@ -11,6 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from timm.scheduler import CosineLRScheduler
 
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.evaluate.network import CONVENTIONS
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.optimizer import build_optimizer
@@ -203,3 +204,10 @@ def test_torchvisions_second_recipe(plan_of: PlanOf) -> None:
     plan = plan_of("rn50_tv2")
     assert plan.lr == pytest.approx(rates, abs=1e-9)
     assert plan.total_steps == 600 * 1251 and [phase.image_size for phase in plan.phases] == [176]
+
+
+def test_a_recipe_of_a_user_needs_no_fact(plan_of: PlanOf) -> None:
+    words = "cifar10 recipe={source:mine}"
+    assert "Published top-1: none." in table(plan_of(words), is_of_a10g=True).sentences
+    with pytest.raises(ConfigError, match=r"recipe.sgma.*sigma"):
+        plan_of("rn50_a3 +recipe.sgma=1")

@@ -9,7 +9,7 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import config_folder, last_value
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.plan.plan import A10G_RATE, Plan, assumptions, gpus, make_plan
+from imagenet_opt.plan.plan import A10G_RATE, Plan, assumptions, evaluated_by, gpus, make_plan
 
 _COLUMNS = (
     Column("recipe"),
@@ -65,6 +65,8 @@ def _recipes(overrides: Sequence[str]) -> Iterator[tuple[str, DictConfig]]:
         config = composed((*overrides, f"experiment={name}"))
         if config.recipe is None or config.model.freeze is not None:
             continue
+        if not config.recipe.get("published") and config.recipe.get("published_top1") is None:
+            continue
         for num_epochs in config.recipe.get("published", [config.trainer.max_epochs]):
             length = f" trainer.max_epochs={num_epochs}" if "published" in config.recipe else ""
             of_length = config.copy()
@@ -83,10 +85,10 @@ def table(ranked: Sequence[Offer], budget: float, *, is_of_a10g: bool) -> Table:
             "lower --price-per-hour"
         )
     best, *_ = fitting
-    recipe, reproduced = best.plan.recipe, [offer.words for offer in fitting if offer.plan.recipe["reproduced"]]
+    reproduced = [offer.words for offer in fitting if offer.plan.recipe["reproduced"]]
     finding = (
-        f"Best published top-1 for ${budget:,.2f}: {best.words}, {best.top1} % (imagenet-opt evaluate "
-        f"eval={recipe['evaluation']}), {best.plan.hours:.1f} hours on {gpus(best.plan)}, ${best.price:,.2f}; "
+        f"Best published top-1 for ${budget:,.2f}: {best.words}, {best.top1} % "
+        f"({evaluated_by(best.plan.recipe)}), {best.plan.hours:.1f} hours on {gpus(best.plan)}, ${best.price:,.2f}; "
         f"${budget - best.price:,.2f} are left."
     )
     notes = (

@@ -22,7 +22,7 @@ from imagenet_opt.config.build import (
 from imagenet_opt.config.length import settle_length
 from imagenet_opt.data.order import limited
 from imagenet_opt.display.table import Column, Table
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, did_you_mean
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.model_flops import TRAINING_FORWARDS, forward_flops
@@ -35,6 +35,11 @@ over 174 epochs in train_log.csv of Sagar063/week9_ERAV4_ImageNet_ResNet-50_Mode
 Other networks and sizes are assumed to take time in proportion to their FLOPs."""
 _RESNET50_FLOPS = 8.18e9
 """FLOPs of a forward pass of ResNet-50 at 224 px; a multiply-add counts as two."""
+_FACTS: dict[str, Any] = {
+    "source": None, "published_top1": None, "published_top5": None, "published": {}, "evaluation": None, "sigma": None,
+    "reproduced": None, "gpus": None, "deviations": [],
+}  # fmt: skip
+"""Keys of `recipe`, and what an absent one means."""
 _COLUMNS = (
     Column("epochs"),
     Column("image size", "{:.0f}"),
@@ -124,8 +129,18 @@ def make_plan(
         validation_hours=validation_hours,
         num_gpus=num_gpus,
         num_machines=num_machines,
-        recipe=dict(plain(config.recipe)) if config.recipe is not None else {},
+        recipe=_facts(config),
     )
+
+
+def _facts(config: DictConfig) -> dict[str, Any]:
+    """All facts about the recipe; {} without a recipe. Raises ConfigError for an unknown one."""
+    if config.recipe is None:
+        return {}
+    for key in (typed := dict(plain(config.recipe))).keys() - _FACTS.keys():
+        hint = did_you_mean(key, _FACTS, f"expected {', '.join(_FACTS)}")
+        raise ConfigError(f"recipe.{key}: there is no such key; {hint}")
+    return _FACTS | typed
 
 
 @cache
@@ -228,18 +243,26 @@ def assumptions(plan: Plan, *, is_of_a10g: bool) -> Iterator[str]:
         )
 
 
+def evaluated_by(recipe: Mapping[str, Any]) -> str:
+    """The command whose top-1 is compared with the published one."""
+    return f"imagenet-opt evaluate eval={recipe['evaluation']}" if recipe["evaluation"] else "imagenet-opt evaluate"
+
+
 def _published(recipe: Mapping[str, Any]) -> Iterator[str]:
     if not recipe:
         return
-    if recipe["published_top1"] is None:
+    if recipe["published_top1"] is None and not recipe["published"]:
+        yield "Published top-1: none."
+    elif recipe["published_top1"] is None:
         yield f"Published top-1: none for these epochs, only for {', '.join(map(str, recipe['published']))}."
     else:
+        noise = "not known" if recipe["sigma"] is None else f"{recipe['sigma']} %"
         yield (
-            f"Published top-1 of the unchanged recipe: {recipe['published_top1']} % (imagenet-opt evaluate "
-            f"eval={recipe['evaluation']}), seed noise {recipe['sigma']} %."
+            f"Published top-1 of the unchanged recipe: {recipe['published_top1']} % ({evaluated_by(recipe)}), "
+            f"seed noise {noise}."
         )
-    yield f"Reproduced here: {recipe['reproduced'] or 'no'}. GPUs of the source: {recipe.get('gpus') or 'not known'}."
-    yield f"Source: {recipe['source']}"
+    yield f"Reproduced here: {recipe['reproduced'] or 'no'}. GPUs of the source: {recipe['gpus'] or 'not known'}."
+    yield f"Source: {recipe['source'] or 'not given'}"
     yield from (f"Deviation {number}: {deviation}" for number, deviation in enumerate(recipe["deviations"], 1))
 
 

@@ -25,10 +25,6 @@ class Slow(Callback):
             setattr(self, hook, lambda *_, seconds=seconds: clock.spend(seconds))
 
 
-class GradientCheckpointing(Slow):
-    """Saves nothing, whatever its name."""
-
-
 class Saver(Slow, Checkpoint):
     """Saves; its name does not say so."""
 
@@ -49,7 +45,6 @@ def test_rows_are_twenty_steps_apart_and_add_up(project) -> None:
     [
         ({"on_train_batch_end": 0.02}, Slow, "main_process"),
         ({"on_train_batch_start": 0.02}, Saver, "checkpoint"),
-        ({"on_train_batch_end": 0.02}, GradientCheckpointing, "main_process"),
         ({"on_validation_batch_start": 0.3, "on_validation_start": 0.2}, Slow, "validation"),
     ],
 )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch import Callback
 
 from imagenet_opt.callbacks.checkpoint import Checkpoint
@@ -24,10 +23,6 @@ def steps(folder: Path) -> list[int]:
 
 def step_of(file: Path) -> int:
     return opened(file)["global_step"]
-
-
-def same(a: object, b: object) -> None:
-    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 class Unhurried(Callback):
@@ -64,28 +59,21 @@ def test_best_is_replaced_by_better_only(project, tmp_path: Path, metric: str, s
     assert step_of(tmp_path / "best.ckpt") == 20
     assert step_of(tmp_path / "last.ckpt") == 30
     assert checkpoint.summary().items() >= {f"best/{metric}": pytest.approx(scores[1]), "best/epoch": 2}.items()
-    with pytest.raises(AssertionError):
-        same(opened(tmp_path / "best.ckpt")["state_dict"], opened(tmp_path / "last.ckpt")["state_dict"])
 
 
 def test_a_metric_that_is_not_logged_ends_the_fit_after_a_save(project, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"callbacks\.checkpoint\.monitor=val/acc .*val/acc1"):
         project.fit(score_epochs(0.5, 0.5), Checkpoint(folder=str(tmp_path), monitor="val/acc"))
     assert step_of(tmp_path / "last.ckpt") == 10
-
-
-def test_an_early_stop_by_a_metric_that_is_not_logged_names_its_key(project) -> None:
     with pytest.raises(ConfigError, match=r"callbacks\.early_stop\.monitor=val/acc .*val/acc1"):
         project.fit(score_epochs(0.5, 0.5), EarlyStop("val/acc"))
 
 
-@pytest.mark.parametrize(("scores", "best"), [([0.2, 0.9, 0.3, 0.4], 10), ([0.2, 0.3, 0.9, 0.4], 15)])
-def test_the_best_weights_are_those_that_were_validated(
-    project, tmp_path: Path, scores: list[float], best: int
-) -> None:
-    """One score a validation, twice an epoch of ten steps."""
+@pytest.mark.parametrize("best", [10, 15])
+def test_the_best_weights_are_those_that_were_validated(project, tmp_path: Path, best: int) -> None:
+    """Two validations in each epoch of ten steps."""
     score = Callback()
-    score.on_validation_epoch_end = lambda trainer, module: module.log("val/acc1", scores[trainer.global_step // 5 - 1])
+    score.on_validation_epoch_end = lambda trainer, module: module.log("val/acc1", float(trainer.global_step == best))
     project.fit(score, Checkpoint(folder=str(tmp_path)), max_epochs=2, val_check_interval=5)
     assert step_of(tmp_path / "best.ckpt") == best
 
@@ -133,18 +121,16 @@ def test_a_full_disk_ends_no_training_and_the_next_better_weights_are_the_best(
 ) -> None:
     checkpoint = Checkpoint(folder=str(tmp_path), keep=1)
     project.fit(score_epochs(0.2, 0.9, 0.5, 0.4), checkpoint, BrokenDisk(monkeypatch, {1}), max_epochs=4)
-    assert "checkpoint of step 20 could not be written" in caplog.text
-    assert project.trainer.global_step == 40
-    assert step_of(tmp_path / "last.ckpt") == 40
-    assert step_of(tmp_path / "best.ckpt") == 30
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "step 20" in warning and os.strerror(errno.ENOSPC) in warning
+    assert (step_of(tmp_path / "last.ckpt"), step_of(tmp_path / "best.ckpt")) == (40, 30)
 
 
 def test_a_run_whose_last_checkpoint_is_missing_says_so(
     project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for epochs, then in (({0, 1}, "resumes from step 0"), ({1}, "resumes from step 10")):
-        words = rf"training is complete, but step 20 is not saved: make room in .* the run {then}"
-        with pytest.raises(CheckpointError, match=words):
+    for epochs, step in (({0, 1}, 0), ({1}, 10)):
+        with pytest.raises(CheckpointError, match=rf"step 20 .*{tmp_path}.* step {step}$"):
             project.fit(Checkpoint(folder=str(tmp_path)), BrokenDisk(monkeypatch, epochs))
     assert step_of(tmp_path / "last.ckpt") == 10
 

@@ -40,8 +40,6 @@ def test_each_logged_row_holds_the_mean_since_the_last_one_and_without_cuda_only
     assert len([message for message in caplog.messages if "callbacks.gpu_utilization" in message]) == 1
     assert [step for step, _ in rows] == [2, 5]
     assert all(metrics.keys() >= KEYS and 0 <= metrics["host/cpu_percent"] <= 100 for _, metrics in rows)
-    summary = callback.summary()
-    assert summary.keys() == KEYS
-    memory = [metrics["host/memory_used_gib"] for _, metrics in rows]
-    assert min(memory) - 1 <= summary["host/memory_used_gib"] <= max(memory) + 1
+    summary, memory = callback.summary(), [metrics["host/memory_used_gib"] for _, metrics in rows]
+    assert summary.keys() == KEYS and min(memory) - 1 <= summary["host/memory_used_gib"] <= max(memory) + 1
     assert "recorder" not in [thread.name for thread in threading.enumerate()]

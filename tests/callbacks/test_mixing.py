@@ -71,8 +71,8 @@ def test_mode_off_mixes_nothing(project) -> None:
     torch.testing.assert_close(mixed(project, mode="off"), project.fit().seen, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("center", [(0.5, 0.5), (0.0, 0.0), (0.99, 0.2)])
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.75, 1.0])
+@pytest.mark.parametrize("center", [(0.5, 0.5), (0.99, 0.2)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_cutmix_pastes_a_box_and_counts_what_is_left(share: float, center: tuple[float, float]) -> None:
     images = torch.zeros(2, 1, 40, 40)
     images[1] = 1

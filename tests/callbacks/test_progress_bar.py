@@ -49,13 +49,11 @@ epoch 2/2  val  loss 0.710  acc1 60.0%  30.0 s""".splitlines()
 def test_a_file_gets_a_line_for_each_logging_step_and_validation(
     project, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    ends = {"num_sanity_val_steps": 2, "max_epochs": 9, "max_steps": 20}
     with caplog.at_level(logging.INFO, "imagenet_opt.callbacks"):
-        ends = {"num_sanity_val_steps": 2, "max_epochs": 9, "max_steps": 20}
         project.fit(ProgressBar(), module=Telling(), enable_progress_bar=True, **ends)
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")] == LINES
-    assert [
-        record.getMessage() for record in caplog.records if record.name == "imagenet_opt.callbacks.progress_bar"
-    ] == LINES
+    assert [record.message for record in caplog.records if record.name == progress_bar.__name__] == LINES
 
 
 def test_a_terminal_gets_a_bar_of_one_line(

@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from imagenet_opt.callbacks.resolution_schedule import ResolutionSchedule
-from imagenet_opt.errors import ConfigError
 from tests.callbacks.conftest import Named, Plain, images
 
 
@@ -35,15 +34,3 @@ def test_images_of_a_foreign_loader_are_resized_and_the_size_logged(project, col
     first = torch.stack([images()[i][0] for i in range(4)])
     assert torch.equal(module.seen[0][0], interpolate(first, size=(4, 4), mode="bilinear", antialias=True))
     assert project.logger.values("resolution")[:1] == [4.0]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"start": 100, "end": 224, "grow_from": 0, "grow_until": 1}, "multiples of step=32"),
-        ({"start": 128, "end": 224, "grow_from": 0.3, "grow_until": 0.1}, "grow_from=0.3"),
-    ],
-)
-def test_options_that_make_no_schedule_are_refused(options: dict[str, int], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        ResolutionSchedule(**options)

@@ -57,6 +57,7 @@ OPTIMIZER = partial(
 
 
 TRAINER = {"max_epochs": 2, "log_every_n_steps": 1, "logger": False, "plugins": None, "val_check_interval": None}
+TRAINER |= {"devices": 1, "strategy": "auto", "use_distributed_sampler": True}
 
 
 class Synced(Callback):

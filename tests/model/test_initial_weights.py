@@ -53,16 +53,13 @@ def named(prefix: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
     return {f"{prefix}{name}": tensor for name, tensor in state.items()}
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        *((kind, "head for 5 classes is kept") for kind in ("safetensors", "a run's folder", "a state dict")),
-        *(("timm", "state_dict_ema"), ("torchvision", "model_ema"), ("Lightning", "kept"), ("DDP", "kept")),
-    ],
-)
-def test_all_weights_are_those_of_the_file(kind: str, words: str, tmp_path: Path) -> None:
+KINDS = ("safetensors", "a run's folder", "a state dict", "timm", "torchvision", "Lightning", "DDP")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_weights_are_those_of_the_file(kind: str, tmp_path: Path) -> None:
     source, net = network(seed=1), network()
-    assert words in load(net, written(tmp_path, kind, source))
+    load(net, written(tmp_path, kind, source))
     assert all(torch.equal(a, b) for a, b in zip(source.state_dict().values(), net.state_dict().values(), strict=True))
 
 
@@ -74,26 +71,27 @@ def test_a_head_for_other_classes_stays_new(tmp_path: Path, name: str, heads: se
     source, net = network(1000, name, seed=1), network(name=name)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     sentence = load(net, written(tmp_path, "safetensors", source))
-    assert sentence.endswith("the head for 1000 classes is replaced by a new one for 5")
+    assert "1000 classes" in sentence and "new one for 5" in sentence
     for key, tensor in net.state_dict().items():
         of_head = key.rpartition(".")[0] in heads
         assert torch.equal(tensor, (before if of_head else source.state_dict())[key]), key
 
 
 def test_weights_of_another_network_are_refused_with_their_names(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointMismatch, match=r"conv1.*others do not fit; set model\.name"):
+    with pytest.raises(CheckpointMismatch, match=r"conv1.*model\.name"):
         load(network(), written(tmp_path, "safetensors", network(name="resnet18")))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "error", "words"),
     [
-        ("none.pth", None, CheckpointNotFound, r"none.pth .*expected a run folder, or a .ckpt, .safetensors or .pth"),
-        ("none.safetensors", None, CheckpointNotFound, r"none.safetensors \(model.init_from\)"),
-        ("text.safetensors", b"no tensors", CheckpointError, "cannot be opened as safetensors"),
-        ("text.pth", b"no tensors", CheckpointError, r"text.pth .*model.init_from"),
-        ("odd.pth", {"epoch": 3}, CheckpointError, "holds no weights by name"),
-        ("whole.pth", nn.Linear(1, 1), CheckpointError, r"nn.modules.linear.Linear.*torch.save\(network.state_dict"),
+        ("none.safetensors", None, CheckpointNotFound, "model.init_from"),
+        ("text.safetensors", b"no tensors", CheckpointError, "model.init_from"),
+        ("text.pth", b"no tensors", CheckpointError, "model.init_from"),
+        ("odd.pth", {"epoch": 3}, CheckpointError, "model.init_from"),
+        ("keys.pth", {"network": {1: torch.zeros(2)}, "network_config": 5}, CheckpointError, "model.init_from"),
+        ("meta.pth", {"network": {"fc.weight": torch.zeros(3, 4, device="meta")}}, CheckpointError, "model.init_from"),
+        ("whole.pth", nn.Linear(1, 1), CheckpointError, "nn.modules.linear.Linear"),
     ],
 )
 def test_files_without_weights_are_refused(name: str, content: Any, error: type, words: str, tmp_path: Path) -> None:
@@ -101,7 +99,7 @@ def test_files_without_weights_are_refused(name: str, content: Any, error: type,
         (tmp_path / name).write_bytes(content)
     elif content is not None:
         torch.save(content, tmp_path / name)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=rf"{name}.*{words}"):
         load(network(), tmp_path / name)
 
 
@@ -109,9 +107,8 @@ def test_files_without_weights_are_refused(name: str, content: Any, error: type,
     ("saved", "now", "words"),
     [
         ({"mean": [0.5, 0.5, 0.5]}, {"mean": [0.485, 0.456, 0.406]}, r"set data\.mean=\[0\.5, 0\.5, 0\.5\]"),
-        ({"blurpool": "strided_convs"}, {"blurpool": False}, "has model.blurpool=false; set model.blurpool=strided_co"),
-        ({"blurpool": False}, {"blurpool": True}, "has model.blurpool=true; set model.blurpool=false"),
-        ({"options": {"global_pool": "max"}}, {"options": {}}, "model.options.global_pool=max"),
+        ({"blurpool": "strided_convs"}, {"blurpool": False}, "set model.blurpool=strided_convs"),
+        ({"options": {"global_pool": "max"}}, {"options": {}}, "set model.options.global_pool=max"),
     ],
 )
 def test_weights_trained_with_other_settings_are_refused(
@@ -136,4 +133,4 @@ def test_a_head_for_classes_of_other_names_is_replaced(classes: list[str], is_ke
     sentence = load(net, file, network_config={"classes": classes})
     assert torch.equal(net.fc.weight, source.fc.weight) is is_kept
     assert torch.equal(net.conv1[0].weight, source.conv1[0].weight)
-    assert ("is kept" in sentence, f"{', '.join(classes[:3])}, ..." in sentence) == (is_kept, not is_kept)
+    assert (", ".join(classes[:3]) in sentence) is not is_kept

@@ -41,25 +41,6 @@ def test_the_head_starts_at_equal_probabilities() -> None:
     assert head.bias.tolist() == pytest.approx([-math.log(1000)] * 1000)
 
 
-def test_means_over_batches_leave_padding_out() -> None:
-    torch.manual_seed(0)
-    tally = ClassificationMetrics(torch.device("cpu"))
-    losses, hits1, hits5 = [], [], []
-    for _ in range(4):
-        logits, labels = torch.randn(6, 9), torch.randint(0, 9, (6,))
-        loss, valid = torch.rand(6), torch.rand(6) > 0.3
-        tally.add(loss, logits, labels, valid)
-        for row in valid.nonzero().flatten().tolist():
-            ranked = logits[row].argsort(descending=True).tolist()
-            losses.append(loss[row].item())
-            hits1.append(ranked[0] == labels[row])
-            hits5.append(labels[row].item() in ranked[:5])
-    means = tally.read()
-    assert means["loss"] == pytest.approx(sum(losses) / len(losses))
-    assert means["acc1"] == pytest.approx(sum(hits1) / len(hits1))
-    assert means["acc5"] == pytest.approx(sum(hits5) / len(hits5))
-
-
 def test_soft_labels_count_by_their_larger_share() -> None:
     tally = ClassificationMetrics(torch.device("cpu"))
     soft = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])

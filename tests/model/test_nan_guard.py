@@ -32,10 +32,8 @@ def test_the_run_stops_and_names_the_step_and_its_samples(every: int, tmp_path: 
     with pytest.raises(NonFiniteLoss) as raised:
         fit(network(), batches_with(50, bad={40}), log_every_n_steps=every, folder=tmp_path)
     file = tmp_path / "nonfinite.json"
-    message, report = str(raised.value), json.loads(file.read_text())
-    assert "\n" not in message
-    assert message.startswith("the loss is nan at step 40; lower optimizer.lr, or set model.max_grad_norm=1")
-    assert message.endswith(f"in {file}")
+    report = json.loads(file.read_text())
+    assert all(word in str(raised.value) for word in ("step 40", "optimizer.lr", "model.max_grad_norm", str(file)))
     assert report["step"] == 40
     assert [batch["step"] for batch in report["batches"]] == list(range(9, 41))
     assert report["batches"][-1] == {"step": 40, "loss": "nan", "indices": list(range(240, 246))}
@@ -63,16 +61,9 @@ class Poison(Callback):
 
 @pytest.mark.parametrize(("bad", "callbacks"), [({2}, []), (set(), [Poison()])])
 def test_no_checkpoint_contains_nonfinite_values(bad: set[int], callbacks: list[Any], tmp_path: Path) -> None:
+    train, options = batches_with(6, bad=bad), {"log_every_n_steps": 100, "folder": tmp_path}
     with pytest.raises(NonFiniteLoss):
-        fit(
-            network(),
-            batches_with(6, bad=bad),
-            None,
-            Save(tmp_path),
-            *callbacks,
-            log_every_n_steps=100,
-            folder=tmp_path,
-        )
+        fit(network(), train, None, Save(tmp_path), *callbacks, **options)
     assert sorted(file.name for file in tmp_path.glob("*.ckpt")) == ["1.ckpt", "2.ckpt"]
     for file in tmp_path.glob("*.ckpt"):
         weights = torch.load(file, weights_only=True)["network"].values()

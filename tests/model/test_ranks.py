@@ -1,6 +1,5 @@
 """Two processes train one network: with equal weights, and with random numbers of their own."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -8,10 +7,7 @@ import torch
 from lightning.pytorch import seed_everything
 from torch import Tensor, nn
 
-from imagenet_opt.model.classifier import Classifier
-from imagenet_opt.model.schedule import cosine
-from tests.conftest import quiet_trainer
-from tests.model.conftest import OPTIMIZER, Images, Loader, batches, fit, network
+from tests.model.conftest import Images, batches, fit, network
 from tests.processes import on_ranks
 
 pytestmark = [
@@ -22,32 +18,21 @@ pytestmark = [
 
 
 def fit_as_rank(net: nn.Module, train: list[Images], **options: Any) -> list[Tensor]:
-    settings = {"optimizer": OPTIMIZER, "schedule": partial(cosine, warmup_epochs=0.5), "label_smoothing": 0.0}
-    module = Classifier(net, **settings | options)
-    trainer = quiet_trainer(
-        devices=2,
-        strategy="ddp",
-        use_distributed_sampler=False,
-        max_epochs=2,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-    )
-    trainer.fit(module, Loader(train), Loader(batches(1)))
+    fit(net, train, devices=2, strategy="ddp", use_distributed_sampler=False, **options)
     return [parameter.detach() for parameter in net.parameters()]
 
 
 def test_micro_batches_train_two_processes_as_one_with_both_batches() -> None:
-    def work(rank: int, size: int | None) -> list[Any]:
-        return [weight.tolist() for weight in fit_as_rank(network(), batches(4, seed=rank), micro_batch_size=size)]
+    def work(rank: int) -> list[Any]:
+        return [weight.tolist() for weight in fit_as_rank(network(), batches(4, seed=rank), micro_batch_size=2)]
 
     pairs = zip(batches(4, seed=0), batches(4, seed=1), strict=True)
     whole = [Images(**{key: torch.cat([vars(a)[key], vars(b)[key]]) for key in vars(a)}) for a, b in pairs]
     _, alone = fit(network(), whole)
-    for size in (None, 2):
-        first, second = on_ranks(partial(work, size=size))
-        assert first == second
-        for weights, expected in zip(first, alone.net.parameters(), strict=True):
-            torch.testing.assert_close(torch.tensor(weights), expected.detach(), rtol=1e-4, atol=1e-5)
+    first, second = on_ranks(work)
+    assert first == second
+    for weights, expected in zip(first, alone.net.parameters(), strict=True):
+        torch.testing.assert_close(torch.tensor(weights), expected.detach(), rtol=1e-4, atol=1e-5)
 
 
 class Masks(nn.Dropout):

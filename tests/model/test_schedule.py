@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from imagenet_opt.model.schedule import cosine, cosine_by_epoch, linear, multistep, piecewise
+from imagenet_opt.model.schedule import cosine, cosine_by_epoch, linear, multistep
 
 
 def test_linear_warms_up_and_falls_in_straight_lines_to_its_final_factor() -> None:
@@ -27,12 +27,6 @@ def test_a_short_trial_of_a_long_recipe_still_decays() -> None:
     """Warmup of 25,000 steps takes half of the four that there are."""
     factors = [linear(step, num_steps=4, steps_per_epoch=5000, warmup_epochs=5) for step in range(5)]
     assert factors == pytest.approx([1 / 3, 2 / 3, 1.0, 0.5, 0.0])
-
-
-def test_a_triangle_is_straight_between_its_points() -> None:
-    points = [[0, 1e-4], [0.125, 1], [1, 0]]
-    factors = [piecewise(step, num_steps=80, steps_per_epoch=5, points=points) for step in (0, 5, 10, 45, 80)]
-    assert factors == pytest.approx([1e-4, (1 + 1e-4) / 2, 1, 0.5, 0])
 
 
 def test_a_staircase_has_one_factor_in_all_steps_of_an_epoch() -> None:

@@ -72,11 +72,7 @@ def test_code_that_others_can_write_or_of_another_torch_is_passed_over_with_one_
 def test_compiled_code_is_kept_in_no_folder_that_others_made(tmp_path: Path, monkeypatch, others: str) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     folder, said = tmp_path / "compiled", list[str]()
-    if others == "a link":
-        (tmp_path / "elsewhere").mkdir()
-        folder.symlink_to(tmp_path / "elsewhere")
-    else:
-        folder.touch()
+    folder.symlink_to(tmp_path) if others == "a link" else folder.touch()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     use_private_cache(folder, said.append)
     assert len(said) == 1 and str(folder) in said[0]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.errors import ConfigError
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import tiny
 
@@ -18,26 +17,15 @@ def test_auto_finds_and_logs_the_largest_batch(
     config = tiny(tmp_path, images_root, "data.batch_size=auto")
     run = build_run(config)
     assert run.data.loading.batch_size == config.data.batch_size == 8, "a quarter of 39 images, in eights"
-    result = "8 images fit at 32 px with more than 10 % to spare (auto stops at a quarter of an epoch); lr 0.00313"
-    assert f"data.batch_size=auto: {result}" in caplog.messages
-    assert "data.batch_size=auto: trying whether 8 images fit" in caplog.messages
+    assert any("8 images fit at 32 px" in line and "lr 0.00313" in line for line in caplog.messages)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
-def test_a_resumed_run_keeps_its_batch(images_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resumed_run_keeps_its_batch(images_root: Path, tmp_path: Path) -> None:
     first = build_run(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
     first.trainer.fit(first.model, datamodule=first.data)
-    caplog.set_level(logging.INFO)
     run = build_run(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
     assert run.data.loading.batch_size == 6, "a search would find 8"
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     assert run.trainer.global_step == 3
-
-
-@pytest.mark.parametrize(
-    ("override", "words"), [("trainer.devices=2", "imagenet-opt tune"), ("rehearse=a10g", "rehearse=")]
-)
-def test_auto_is_refused_without_one_real_device(override: str, words: str, images_root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=words):
-        build_run(tiny(tmp_path, images_root, "data.batch_size=auto", override))

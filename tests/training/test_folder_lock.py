@@ -43,9 +43,9 @@ def first(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_start_is_refused_until_the_first_is_killed(
     first: subprocess.Popen[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with caplog.at_level("INFO"), pytest.raises(RunFolderError, match=rf"another process works in {tmp_path}.*dir="):
+    with caplog.at_level("INFO"), pytest.raises(RunFolderError, match=rf"{tmp_path}.*hydra\.run\.dir="):
         lock_folder(tmp_path, wait_seconds=0.1)
-    assert caplog.text.count("waiting up to 0.1 s") == 1
+    assert len(caplog.messages) == 1, "it says that it waits"
     monkeypatch.setattr("lightning.fabric.utilities.rank_zero.rank_zero_only.rank", 1)
     lock_folder(tmp_path, wait_seconds=0)  # rank 1 takes no lock
     first.kill()

@@ -1,5 +1,6 @@
 """A checkpoint is data of strangers: whatever it holds, it is refused in one line and costs little memory."""
 
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 import torch
 
 from imagenet_opt.errors import CheckpointError, ImagenetOptError
-from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.network import build_network
 from imagenet_opt.model.saved_network import open_network
 from imagenet_opt.run.checkpoint import files
@@ -93,12 +93,14 @@ def test_a_run_resumes_from_no_state_of_another_form(tmp_path: Path, changes: di
         files.find(str(save(tmp_path / "x.ckpt", **whole | changes)), tmp_path)
 
 
-@pytest.mark.parametrize("weights", [{1: torch.zeros(2)}, {"fc.weight": torch.zeros(3, 4, device="meta")}])
-def test_first_weights_of_another_form_are_refused_in_one_line(tmp_path: Path, weights: dict[Any, Any]) -> None:
-    torch.save({"network": weights, "network_config": 5}, tmp_path / "x.pth")
-    with pytest.raises(CheckpointError, match=r"model\.init_from"):
-        net = build_network("test_resnet", num_classes=3)
-        load_initial_weights(net, "test_resnet", init_from=str(tmp_path / "x.pth"), network_config=RECIPE)
+def test_a_file_that_would_run_code_is_not_opened(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    with pytest.raises(CheckpointError, match=r"x\.ckpt"):
+        files.read(save(tmp_path / "x.ckpt", network=Evil()))
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("read", [files.verify, files.read])
@@ -108,5 +110,5 @@ def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path: Path, read: Callable[
         for name in whole.namelist():
             bomb.writestr(name, whole.read(name))
         bomb.writestr("whole/data/999", bytes(10**7))
-    with pytest.raises(CheckpointError, match="cannot be opened as a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"x\.ckpt"):
         read(tmp_path / "x.ckpt")

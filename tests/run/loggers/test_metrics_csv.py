@@ -46,11 +46,9 @@ def test_a_resume_cuts_back_to_its_step(tmp_path: Path, caplog: pytest.LogCaptur
         first.log_metrics({"train/loss": step}, step=step)
     second = MetricsCsv(folder=str(tmp_path))
     with caplog.at_level("INFO"):
-        second.truncate_after(19)
-        assert "the row of steps after the checkpoint will be logged again" in caplog.text
-        caplog.clear()
-        second.truncate_after(19)
-    assert not caplog.text
+        for _ in range(2):
+            second.truncate_after(19)
+    assert len(caplog.messages) == 1, "only a row that is dropped is reported"
     second.log_metrics({"train/loss": 29.5}, step=29)
     assert [(row["step"], row["train/loss"]) for row in rows(tmp_path)] == [("9", "9"), ("19", "19"), ("29", "29.5")]
 
@@ -90,7 +88,6 @@ def test_a_full_disk_keeps_old_rows_and_new_ones_wait(tmp_path: Path, caplog: py
             logger.log_metrics({"train/loss": step / 7}, step=step)
         logger.log_metrics({"val/acc1": 0.5}, step=39)
     assert len(caplog.records) == 1
-    assert "training continues" in caplog.text
     assert [step for step, _ in read_rows(tmp_path / "metrics.csv")] == [9, 19]
     logger.log_metrics({"train/loss": 7}, step=49)
     found = read_rows(tmp_path / "metrics.csv")

@@ -20,29 +20,23 @@ def stop() -> Iterator[StopRequest]:
     stop.restore()
 
 
-@pytest.mark.parametrize(
-    ("number", "reason"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGUSR1, "SIGUSR1"), (signal.SIGINT, "Ctrl-C")]
-)
-def test_a_signal_stops_at_once_where_nothing_is_lost(stop: StopRequest, number: int, reason: str) -> None:
-    with pytest.raises(Preempted, match=reason):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_stops_at_once_where_nothing_is_lost(stop: StopRequest, number: int) -> None:
+    with pytest.raises(Preempted):
         signal.raise_signal(number)
     signal.raise_signal(signal.SIGTERM)  # cleaning up is not disturbed
     assert stop.why == number
 
 
-def test_within_a_step_it_waits_for_the_check(stop: StopRequest, capfd: pytest.CaptureFixture[str]) -> None:
-    stop.at_once = False
-    signal.raise_signal(signal.SIGUSR1)
-    signal.raise_signal(signal.SIGTERM)
-    assert capfd.readouterr().err == "SIGUSR1: saving and stopping after this step\n"
-    with pytest.raises(Preempted, match="SIGUSR1"):
-        stop.check()
-
-
-def test_after_the_run_it_changes_nothing(stop: StopRequest) -> None:
+def test_within_a_step_it_waits_for_the_check_and_after_the_run_it_changes_nothing(stop: StopRequest) -> None:
     stop.over = True
     signal.raise_signal(signal.SIGTERM)
     stop.check()
+    stop.over = stop.at_once = False
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Preempted, match="SIGUSR1"):
+        stop.check()
 
 
 SAVING = """
@@ -66,5 +60,4 @@ def test_a_second_ctrl_c_ends_the_process_now() -> None:
         time.sleep(0.05)
     process.kill()
     _, err = process.communicate(timeout=60)
-    assert process.returncode == STOPPED_NOW
-    assert "press Ctrl-C again to stop now" in err and "stopped now" in err
+    assert process.returncode == STOPPED_NOW and "Ctrl-C" in err

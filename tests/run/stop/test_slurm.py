@@ -1,13 +1,17 @@
-"""What a SLURM job is called, and how it is queued again."""
+"""What a SLURM job is called, how it is queued again, and the command that resumes a run from every folder."""
 
 import os
+import shlex
 import signal
 from pathlib import Path
 
 import pytest
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from imagenet_opt.config.overrides import follow_job, slurm_folder
 from imagenet_opt.errors import Preempted
+from imagenet_opt.training import preempted
 from imagenet_opt.training.preempted import SWEEP_JOB, leave, requeue
 
 
@@ -15,7 +19,6 @@ from imagenet_opt.training.preempted import SWEEP_JOB, leave, requeue
     ("environment", "name"),
     [
         ({}, None),
-        ({"SLURM_JOB_ID": "7"}, "slurm_7"),
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm_7"),
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}, "slurm_7_step2"),
         ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}, "slurm_7_3"),
@@ -36,39 +39,47 @@ def test_a_given_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         assert follow_job([word]) == [word]
 
 
-@pytest.fixture
-def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands in for SLURM's: writes what it is asked to `asked` beside it."""
-    file = tmp_path / "scontrol"
-    file.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "not yours" >&2\nexit ${{STATUS:-0}}\n')
-    file.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.delenv("SLURM_JOB_NAME", raising=False)
-    return file
-
-
-def test_a_refused_requeue_is_reported(
-    scontrol: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_run_is_queued_again_after_slurms_warning_but_a_sweeps_job_by_its_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert requeue() and not caplog.text
-    assert (scontrol.parent / "asked").read_text() == "requeue 7\n"
+    file, asked = tmp_path / "scontrol", tmp_path / "asked"
+    file.write_text(f'#!/bin/sh\necho "$@" > {asked}\necho "not yours" >&2\nexit ${{STATUS:-0}}\n')
+    file.chmod(0o755)
+    for name, value in {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_JOB_NAME", raising=False)
+    leave(Preempted("SIGTERM: step 1"), signal.SIGTERM)
+    with monkeypatch.context() as sweep:
+        sweep.setenv(SWEEP_JOB, "1")
+        assert leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1) == 75
+    assert not asked.exists()
+    leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1)
+    assert asked.read_text() == "requeue 7\n" and not caplog.text
     monkeypatch.setenv("STATUS", "1")
     assert not requeue() and "not yours" in caplog.text
     monkeypatch.setenv("PATH", "/nowhere")
-    caplog.clear()
-    assert not requeue() and "submit the job again yourself" in caplog.text
+    assert not requeue()
 
 
-def test_a_run_is_queued_again_after_slurms_warning_but_a_sweeps_job_by_its_sweep(
-    scontrol: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("line", "program", "launcher"),
+    [
+        ("/bin/imagenet-opt train seed=1 resume_from=a.ckpt", "imagenet-opt train", {}),
+        ("train.py seed=1 hydra.run.dir=runs/x --config-dir conf", "python {here}/train.py", {}),
+        ("train.py seed=1", "torchrun ... {here}/train.py", {"TORCHELASTIC_RUN_ID": "none"}),
+    ],
+)
+def test_the_command_is_the_typed_one_with_an_absolute_folder(
+    line: str, program: str, launcher: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = scontrol.parent / "asked"
-    monkeypatch.setenv(SWEEP_JOB, "1")
-    assert leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1) == 75
-    assert not asked.exists()
-    monkeypatch.delenv(SWEEP_JOB)
-    leave(Preempted("SIGTERM: step 1"), signal.SIGTERM)
-    assert not asked.exists()
-    leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1)
-    assert asked.exists()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(preempted, "typed", line.split())
+    begin = program.format(here=tmp_path)
+    command = preempted.command("hydra.run.dir", Path("it's, an=app"))
+    assert command.startswith(f"{begin} ")
+    overrides, unknown = get_args_parser().parse_known_args(shlex.split(command.removeprefix(begin)))
+    parsed = {each.key_or_group: each.value() for each in OverridesParser.create().parse_overrides(overrides.overrides)}
+    assert parsed == {"seed": 1, "hydra.run.dir": str(tmp_path / "it's, an=app")} and not unknown

@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from imagenet_opt.cli import arguments
-from imagenet_opt.cli.arguments import write_file
 from imagenet_opt.cli.doctor import main
 from imagenet_opt.compare.rounds import Rounds
 from imagenet_opt.doctor.apply import kept
@@ -29,13 +28,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "doctor.json"
 
 
-def printed_text(capsys: pytest.CaptureFixture[str]) -> str:
-    return " ".join(capsys.readouterr().out.replace("│", " ").split())
-
-
 def test_a_profile_needs_a_gpu(tmp_path: Path) -> None:
     few = ("data.num_train=64", "data.num_val=10", "data.batch_size=4", f"data.cache_dir={tmp_path}")
-    with pytest.raises(ConfigError, match="there is none here"):
+    with pytest.raises(ConfigError, match="--record-profile"):
         main(["trainer.accelerator=cpu", *few, "--record-profile"])
 
 
@@ -52,39 +47,30 @@ def test_an_examination_of_the_demo_data(file: Path, capsys: pytest.CaptureFixtu
     assert all(ceiling.images_per_second > 0 for ceiling in ceilings.values())
     *parts, run = diagnosis.waterfall
     assert sum(part.seconds for part in parts) == pytest.approx(run.seconds)
-    assert " ".join(diagnosis.sentence.split()) in printed_text(capsys)
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert " ".join(diagnosis.sentence.split()) in printed
     assert sorted(path.name for path in file.parent.iterdir()) == ["cache", "doctor.json"]
-
-
-REMEDY = Finding("few_workers", True, "", overrides=("data.num_workers=4",), gain=2.5)
 
 
 @pytest.mark.parametrize(
     ("after", "result"),
     [
-        ((210.0, 200.0, 220.0), "105 -> 210 images/s, 2.00 x (1.63 to 2.46) faster; predicted 2.50 x"),  # paired t-test
-        ((109.0, 200.0, 220.0), "undecided, about 40 s more; predicted 2.50 x"),
+        ((210.0, 200.0, 220.0), "2.00 x (1.63 to 2.46) faster"),  # paired t-test
+        ((109.0, 200.0, 220.0), "undecided, about 40 s more"),
     ],
 )
 def test_only_overrides_that_help_become_an_experiment(
     after: tuple[float, ...], result: str, own_conf: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    remedy = Finding("few_workers", True, "", overrides=("data.num_workers=4",), gain=2.5)
     rounds = Rounds({"without": [100.0, 110.0, 105.0], "with": list(after)}, seconds=60.0)
     diagnosis = judge(STORIES["few_workers"])
-    trial = kept(diagnosis, REMEDY, rounds)
-    assert capsys.readouterr().out.endswith(f"{result}\n")
+    trial = kept(diagnosis, remedy, rounds)
+    assert result in capsys.readouterr().out
     file.write_text(as_json(replace(diagnosis, trial=trial)))
     assert read_diagnosis(file).trial == json.loads(json.dumps(trial))
     written = list((own_conf / "experiment").glob("tuned_*"))
     assert len(written) == trial["helps"] == ("faster" in result)
     for experiment in written:
-        assert f"few_workers; {result}" in experiment.read_text()
+        assert "few_workers" in experiment.read_text() and result in experiment.read_text()
         assert yaml.safe_load(experiment.read_text()) == {"data": {"num_workers": 4}}
-
-
-def test_a_full_disk_is_reported_in_one_line_and_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    write_file(tmp_path / "link", lambda: "{}")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "{}"
-    with pytest.raises(ConfigError, match="--json /dev/full cannot be written: No space left"):
-        write_file(Path("/dev/full"), lambda: "{}")

@@ -1,4 +1,4 @@
-"""The commands of imagenet-opt: help, version, mistakes and imports."""
+"""The program: a closed pipe, and mistakes that need no import of torch."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ for line in {MISTAKES}:
 """
 
 
-def test_help_and_mistakes_in_names_numbers_and_places_import_no_heavy_module() -> None:
+def test_mistakes_in_names_numbers_and_places_import_no_heavy_module() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True)
     assert (done.stdout.split(), done.stderr) == (["."] * len(MISTAKES), "")
 

@@ -4,21 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from imagenet_opt.cli import arguments
 from imagenet_opt.cli.tune import main
-from imagenet_opt.config.compose import leave_out_idle
+from imagenet_opt.config.compose import composed
 from imagenet_opt.config.experiment_file import how_to_train
-from imagenet_opt.config.overrides import complete
-
-
-def composed_from(conf: Path, overrides: list[str]) -> DictConfig:
-    with initialize_config_dir(str(conf), version_base="1.3"):
-        config = compose("train", ["~hydra", *complete(overrides)])
-    leave_out_idle(config, overrides)
-    return config
 
 
 @pytest.mark.parametrize(
@@ -42,7 +33,7 @@ def test_the_printed_command_trains_the_tuned_configuration(
     line = how_to_train(file, overrides)
     _, program, *words = shlex.split(line.partition("train with it: ")[2])
     assert program.startswith("train") and sum("experiment=" in word for word in words) == 1
-    config = composed_from(own_conf, words)
+    config = composed(tuple(words))
     assert config.data.batch_size == 4
     assert {key: OmegaConf.select(config, key) for key in same} == same
 

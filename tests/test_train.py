@@ -101,10 +101,8 @@ def test_summary_log_and_rows_of_a_run(clean: Path) -> None:
         assert summary[key] >= 0, key
     assert (summary["loader/num_workers"], summary["loader/prefetch_factor"]) == (1, 4)
     log = (clean / "train.log").read_text()
-    assert "starting from random weights (model.pretrained=false, model.init_from=null)" in log
-    assert f"new run in {clean}" in log
-    assert " INFO acceleration: " in log
-    assert "epoch 1/2  step 2/6  loss " in log and "epoch 2/2  val  loss " in log
+    for words in ("random weights", str(clean), "acceleration", "epoch 1/2  step 2/6  loss ", "epoch 2/2  val  "):
+        assert words in log, words
     assert summary["steps"] == 12  # 39 images make 6 whole batches of 6, twice
     rows = metrics(clean)
     assert [int(row["step"]) for row in rows if row["train/loss"]] == [1, 3, 5, 7, 9, 11]
@@ -189,7 +187,7 @@ def test_the_same_command_again_changes_nothing(clean: Path, images_root: Path) 
     assert before == [file.read_bytes() for file in files]
     again = train(clean, images_root, *CLEAN)
     assert again.returncode == 0, again.stderr
-    assert "this run is finished, with 12 steps" in again.stdout and "run finished" not in again.stdout
+    assert "12 steps" in again.stdout and "run finished" not in again.stdout
     assert before == [file.read_bytes() for file in files]
     numbers = read_summary(clean)
     files[0].unlink()  # as a crash before the summary does
@@ -206,7 +204,6 @@ def test_a_new_run_in_a_used_folder_begins_without_the_old_run(images_root: Path
         done = train(run, images_root, "trainer.max_steps=2", f"optimizer.lr={lr}", **job)
         assert done.returncode == 0, done.stderr
         (run / "wandb_id.txt").write_text(f"{lr}\n")
-    assert "starts a new run" in done.stdout + done.stderr
     for folder, lr in ((run / "replaced_1", 0.125), (run, 0.5)):
         assert opened(folder / "last.ckpt")["optimizer_states"][0]["param_groups"][0]["initial_lr"] == lr * 6 / 256
         assert [row["step"] for row in metrics(folder)] == ["1"]
@@ -222,7 +219,7 @@ def test_a_job_that_began_anew_goes_on_when_it_is_queued_again_and_keeps_the_rec
         smoothing = 0.25 if restarts == "0" else 0.5
         done = train(run, images_root, *anew, more, f"model.label_smoothing={smoothing}", SLURM_RESTART_COUNT=restarts)
         assert done.returncode == 0, done.stderr
-    assert "from step 2 on: model.label_smoothing 0.25 -> 0.5" in done.stdout + done.stderr
+    assert "model.label_smoothing 0.25 -> 0.5" in done.stdout + done.stderr
     assert [row["step"] for row in metrics(run)] == ["1", "3"] and not (run / "replaced_1").exists()
     for name, smoothing in (("config_until_step_2", 0.25), ("config", 0.5)):
         assert OmegaConf.load(run / f".hydra/{name}.yaml").model.label_smoothing == smoothing
@@ -231,6 +228,5 @@ def test_a_job_that_began_anew_goes_on_when_it_is_queued_again_and_keeps_the_rec
 @pytest.mark.slow
 def test_a_mistake_ends_in_one_line_without_a_traceback(images_root: Path, tmp_path: Path) -> None:
     done = train(tmp_path / "run", images_root, "hydra.run.dir=/proc/none")
-    assert done.returncode == 2
-    assert "RunFolderError: cannot write the run folder: /proc/none: No such file" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "RunFolderError: " in done.stderr and "/proc/none: No such file" in done.stderr

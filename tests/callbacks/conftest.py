@@ -192,6 +192,8 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
+    process_time = monotonic = perf_counter
+
     def spend(self, seconds: float) -> None:
         self.now += seconds
 
@@ -204,6 +206,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (
         "imagenet_opt.callbacks.throughput",
         "imagenet_opt.callbacks.bottleneck",
+        "imagenet_opt.probe.fit.fit_timer",
         "imagenet_opt.run.hook_timer",
         moments,
     ):
@@ -212,13 +215,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class SlowImages(Dataset):
-    """Forty images; each takes 10 ms of the clock."""
+    """Each image takes 10 ms of the clock."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, clock: Clock, num: int = 40) -> None:
+        self.clock, self.num = clock, num
 
     def __len__(self) -> int:
-        return 40
+        return self.num
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         self.clock.spend(0.01)

@@ -8,12 +8,11 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, IdleWindow, attribute, sentence
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue, thread_time
-from imagenet_opt.run.hook_timer import FETCH, STEP, HookTimer, attach, detach, phases, recorder_of
-from imagenet_opt.run.hooks import MeasuredLoader, SimulatesDevice, callbacks_of
+from imagenet_opt.run.hook_timer import FETCH, DeviceWork, HookTimer, attach, detach, phases, recorder_of
+from imagenet_opt.run.hooks import MeasuredLoader
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 Sums = dict[str, float]
@@ -61,12 +60,11 @@ class Bottleneck(Callback):
         if stage == "fit":
             self._clock = attach(trainer)
             self._phase_of = cache(phases(trainer))
+            self._work = DeviceWork(trainer, self._clock)
             is_cuda = trainer.strategy.root_device.type == "cuda"
-            self._device_clock = CudaClock() if is_cuda else None
-            self._simulated = next((each for each in callbacks_of(trainer) if isinstance(each, SimulatesDevice)), None)
             self._recorder = recorder_of(trainer) if is_cuda and trainer.is_global_zero else None
             self._first = self._last = None
-            self._num_steps, self._device_seconds, self._validation_seconds = 0, 0.0, 0.0
+            self._num_steps, self._validation_seconds = 0, 0.0
             self._within_validation: Sums = {}
             self._printed = self._verdict_before = "healthy"
             self._shares = {}
@@ -74,12 +72,10 @@ class Bottleneck(Callback):
                 rank_zero_info("bottleneck: this system reports no waits for a CPU (/proc/thread-self/schedstat)")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._device_clock is not None:
-            self._device_clock.start()
+        self._work.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if self._device_clock is not None:
-            self._device_clock.stop()
+        self._work.stop()
         self._num_steps += 1
         if self._last is None:
             self._first = self._last = self._sums(trainer)
@@ -134,27 +130,20 @@ class Bottleneck(Callback):
         for name, seconds in self._within_validation.items():
             actions[name] -= seconds
         totals = loader.totals() if isinstance(loader := trainer.train_dataloader, MeasuredLoader) else {}
+        recorded = {} if self._recorder is None else self._recorder.totals
+        percent_seconds, seen_seconds = recorded.get("gpu_utilization_percent", (0.0, 0.0))
         times = {
             "seconds": time.perf_counter(),
             "steps": self._num_steps,
-            "step": self._clock.seconds[STEP],
+            "device": self._work.seconds(),
+            "kernels": percent_seconds / 100,
+            "seen": seen_seconds,
             "fetch_wait": self._clock.seconds[FETCH],
             "validation": self._validation_seconds,
             "cpu_wait": thread_time().queued,
         }
         loader = {f"loader/{name}": total for name, total in totals.items()}
-        return actions | loader | times | self._device()
-
-    def _device(self) -> Sums:
-        """Seconds of device work: from a callback that simulates a device, or from CUDA; empty if unknown."""
-        if self._simulated is not None:
-            return {"device": self._simulated.timeline.busy_seconds}
-        if self._device_clock is None:
-            return {}
-        self._device_seconds += sum(self._device_clock.finished_seconds())
-        totals = {} if self._recorder is None else self._recorder.totals
-        percent_seconds, seen_seconds = totals.get("gpu_utilization_percent", (0.0, 0.0))
-        return {"device": self._device_seconds, "kernels": percent_seconds / 100, "seen": seen_seconds}
+        return actions | loader | times
 
     def _actions(self) -> dict[str, float]:
         """Seconds so far of all callbacks, loggers and saves, without those of nested actions."""
@@ -179,14 +168,13 @@ def _window(sums: Sums, num_workers: int) -> IdleWindow:
     return IdleWindow(
         seconds=sums["seconds"],
         num_steps=int(sums["steps"]),
-        step_seconds=sums["step"],
-        device_seconds=sums.get("device"),
+        device_seconds=sums["device"],
         fetch_wait_seconds=sums["fetch_wait"],
         validation_seconds=sums["validation"],
         checkpoint_seconds=sums["checkpoint"],
         logging_seconds=sums["logging"],
         callback_seconds=sums["callbacks"],
-        kernel_seconds=sums["seconds"] * sums["kernels"] / sums["seen"] if sums.get("seen") else None,
+        kernel_seconds=sums["seconds"] * sums["kernels"] / sums["seen"] if sums["seen"] else None,
         copy_seconds=sums.get("loader/copy_seconds", 0.0),
         cpu_wait_seconds=sums["cpu_wait"],
         worker_seconds={cause: mean(name) for cause, name in WORKER.items()},

@@ -92,10 +92,10 @@ class Throughput(Callback):
     _epoch: RateWindow
     _steady: RateWindow
     _compiled: float
+    _device_clock: CudaClock
 
     def __init__(self) -> None:
         self._clock: HookTimer | None = None
-        self._device_clock: CudaClock | None = None
         self._startup: dict[str, float] = {}
         self._rates: dict[str, float] = {}
 
@@ -104,8 +104,7 @@ class Throughput(Callback):
             rows_of(trainer)  # the first row may be that of the end of an epoch
             self._clock = attach(trainer)
             self._waited = self._clock.seconds[FETCH]
-            if trainer.strategy.root_device.type == "cuda":
-                self._device_clock = CudaClock()
+            self._device_clock = CudaClock(trainer.strategy.root_device)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._planned = trainer.estimated_stepping_batches - trainer.global_step
@@ -131,12 +130,10 @@ class Throughput(Callback):
         for window in self._windows():
             window.wait_seconds += waited
             window.num_images += num_images
-        if self._device_clock is not None:
-            self._device_clock.start()
+        self._device_clock.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if self._device_clock is not None:
-            self._device_clock.stop()
+        self._device_clock.stop()
         compiled_before, self._compiled = self._compiled, compile_seconds(self._compilers) or 0.0
         for window in self._windows():
             window.num_steps += 1
@@ -193,7 +190,7 @@ class Throughput(Callback):
 
     def _row(self, window: RateWindow, until: Moment) -> dict[str, float]:
         rates = window.rates(until, self._world_size)
-        if self._device_clock is not None and (seconds := self._device_clock.finished_seconds()):
+        if seconds := self._device_clock.finished_seconds():
             rates["throughput/device_step_seconds"] = fmean(seconds)
         return rates
 

@@ -206,7 +206,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (
         "imagenet_opt.callbacks.throughput",
         "imagenet_opt.callbacks.bottleneck",
-        "imagenet_opt.probe.fit.fit_timer",
+        "imagenet_opt.probe.fit_timer",
         "imagenet_opt.run.hook_timer",
         moments,
     ):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt.callbacks.bottleneck import Bottleneck
 from imagenet_opt.callbacks.throughput import Throughput
-from imagenet_opt.probe.fit.fit_timer import FitTimer
+from imagenet_opt.probe.fit_timer import FitTimer
 from tests.callbacks.conftest import Clock, Named, Plain, SlowImages, SlowStep, images
 
 RATES = {f"throughput/{name}" for name in ("it_per_second", "images_per_second", "data_wait_fraction")}
@@ -135,7 +135,7 @@ def test_the_fit_timer_of_the_doctor_times_the_same_steps_alike(
     if gpu is not None:
         monkeypatch.setattr("torch.cuda.Event", lambda **_: Event(gpu))
         monkeypatch.setattr("torch.cuda.synchronize", gpu.synchronize)
-        monkeypatch.setattr("imagenet_opt.probe.fit.fit_timer.read_gpu", lambda index: None)
+        monkeypatch.setattr("imagenet_opt.probe.fit_timer.read_gpu", lambda index: None)
         monkeypatch.setattr("lightning.pytorch.loops.fit_loop.has_len_all_ranks", lambda *_: True)  # asks the GPU
     timer = FitTimer(seconds=0.0, limit_seconds=60.0, multiple=3)
     timer.least_steps = 10

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,9 +9,10 @@ import pytest
 
 from imagenet_opt.config.build import build_model, build_trainer
 from imagenet_opt.data.batch import Batch
+from imagenet_opt.measure.telemetry import cuda_clock
+from imagenet_opt.probe import fit_timer
 from imagenet_opt.probe.device_steps import random_batch
-from imagenet_opt.probe.fit import fit_timer
-from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
+from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.resident_loader import ResidentLoader
 from imagenet_opt.probe.throughput import fit_ceiling
 from imagenet_opt.probe.throwaway_run import only, run_folder
@@ -23,33 +23,30 @@ pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` 
 
 class Queue(ResidentLoader):
     """A loader of one worker, which has made batch `number` after `number * seconds`; from batch 10 on, `pause` later,
-    as its queue was full while the network was compiled."""
+    as its queue was full while the network was compiled. A step takes a millisecond of `now`."""
 
     num_ready, num_workers, prefetch_factor, num_parts = 0, 1, 20, 1
     totals = pop_metrics = dict
 
     def __init__(self, batch: Batch, seconds: float, *, reads: int, pause: float) -> None:
         super().__init__(replace(batch, stats=batch.stats._replace(reads_in_flight=reads)))
-        self.seconds, self.pause = seconds, pause
+        self.seconds, self.pause, self.now = seconds, pause, 0.0
 
     def __iter__(self) -> Iterator[Batch]:
         for number, batch in enumerate(super().__iter__()):
+            self.now += 1e-3
             made_at = number * self.seconds + (number >= 10) * self.pause
             yield replace(batch, stats=batch.stats._replace(made_at=made_at))
 
 
 @pytest.fixture
 def fit(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FitTiming]:
-    """The timing of a fit on a Queue; each reading of the clock is a millisecond later."""
+    """The timing of a fit on a Queue, by its clock."""
 
     def fit(
         *, seconds: float, reads: int = 1, multiple: int = 1, limit_seconds: float = 60, pause: float = 0.0
     ) -> FitTiming:
         first_step_ended = 10 * seconds + pause / 2 if pause else 0.0
-        clock = SimpleNamespace(
-            perf_counter=count(0.0, 1e-3).__next__, process_time=lambda: 0.0, monotonic=lambda: first_step_ended
-        )
-        monkeypatch.setattr(fit_timer, "time", clock)
         timer = FitTimer(
             seconds=0.0, limit_seconds=limit_seconds, multiple=multiple, sees_kernels=True, sees_waits=True
         )
@@ -58,6 +55,11 @@ def fit(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             trainer = build_trainer(config)
             trainer.callbacks.append(timer)  # type: ignore[attr-defined]
             queue = Queue(random_batch(config, trainer), seconds, reads=reads, pause=pause)
+            clock = SimpleNamespace(
+                perf_counter=lambda: queue.now, process_time=lambda: 0.0, monotonic=lambda: first_step_ended
+            )
+            for module in (fit_timer, cuda_clock):
+                monkeypatch.setattr(module, "time", clock)
             trainer.fit(build_model(config, global_batch=6), train_dataloaders=queue)
         return timer.timing
 

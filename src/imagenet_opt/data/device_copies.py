@@ -36,7 +36,7 @@ class DeviceCopies:
         self.mode = mode
         self.buffers = buffers
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._clock = CudaClock() if device.type == "cuda" else None
+        self._clock = CudaClock(device)
         self._num_finished, self._seconds = 0, 0.0
 
     def use_device(self) -> None:
@@ -81,9 +81,8 @@ class DeviceCopies:
 
     def finished(self) -> tuple[int, float]:
         """Number of copies that the device has finished so far, and their seconds. To be called from one thread."""
-        if self._clock is not None:
-            seconds = self._clock.finished_seconds()
-            self._num_finished, self._seconds = self._num_finished + len(seconds), self._seconds + sum(seconds)
+        seconds = self._clock.finished_seconds()
+        self._num_finished, self._seconds = self._num_finished + len(seconds), self._seconds + sum(seconds)
         return self._num_finished, self._seconds
 
     def _arrived(self, part: AnyBatch, copied: torch.cuda.Event | None) -> AnyBatch:
@@ -91,12 +90,11 @@ class DeviceCopies:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_event(copied)
             part.record_stream(computing)
-        elif self._clock is not None:
+        elif self._stream is not None:
             return self._copy(part)
         return part
 
     def _copy(self, part: AnyBatch) -> AnyBatch:
-        assert self._clock is not None
         self._clock.start()
         with explained(*TOO_LARGE):
             sent = part.to(self.device, non_blocking=self.mode != "pageable")

@@ -26,7 +26,7 @@ from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at
 from imagenet_opt.measure.telemetry.proc_counters import Neighbours
 from imagenet_opt.measure.telemetry.torch_profile import PERMISSION
 from imagenet_opt.pack.image import PRESETS, preset_for
-from imagenet_opt.probe.fit.fit_timer import FitTiming
+from imagenet_opt.probe.fit_timer import FitTiming
 from imagenet_opt.probe.remote_samples import RemoteSamples
 from imagenet_opt.probe.samples import Rows
 from imagenet_opt.probe.testbed import Testbed

@@ -19,7 +19,7 @@ from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.loader import image_dtype
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib
-from imagenet_opt.probe.fit.fit_timer import FitTimer
+from imagenet_opt.probe.fit_timer import FitTimer
 from imagenet_opt.probe.memory import NoHalving, named_out_of_memory
 from imagenet_opt.probe.resident_loader import NO_END, ResidentLoader
 from imagenet_opt.probe.throughput import Span, fit_ceiling

@@ -35,7 +35,7 @@ from imagenet_opt.display.progress import print_once
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, too_slow
 from imagenet_opt.probe.ahead import batches_per_round
-from imagenet_opt.probe.fit.fit_timer import FitTimer, FitTiming
+from imagenet_opt.probe.fit_timer import FitTimer, FitTiming
 from imagenet_opt.probe.memory import NoHalving
 from imagenet_opt.probe.remote_samples import samples_of
 from imagenet_opt.probe.resident_loader import ResidentLoader, take_one

@@ -11,7 +11,7 @@ from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling, has_few_pauses, rate_windows, too_slow
 from imagenet_opt.probe.ahead import batches_per_round, images_ahead
-from imagenet_opt.probe.fit.fit_timer import FitTiming
+from imagenet_opt.probe.fit_timer import FitTiming
 
 SLOWEST = 4.0
 """An experiment with enough batches for a rate takes at most this many times its planned seconds."""

@@ -1,5 +1,5 @@
 """What callbacks of a fit share: a timer of each of Lightning's actions (fetching a batch, every hook of every
-callback, each logger), and the recorder of the machine."""
+callback, each logger), the time of the device in training steps, and the recorder of the machine."""
 
 import time
 from collections import defaultdict
@@ -11,8 +11,10 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 
+from imagenet_opt.measure.telemetry.cuda_clock import CudaClock
 from imagenet_opt.measure.telemetry.gpu import device_names
 from imagenet_opt.measure.telemetry.recorder import Recorder
+from imagenet_opt.run.hooks import SimulatesDevice, callbacks_of
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 SAVE = "save_checkpoint"
@@ -132,6 +134,27 @@ def _time(logger: Logger, clock: HookTimer) -> None:
             log_metrics(*args, **options)
 
     vars(logger)["log_metrics"] = timed
+
+
+class DeviceWork(CudaClock):
+    """Seconds of the device in training steps, from `start` to `stop` of each: of a GPU by CUDA events, which include
+    the gaps between kernels; of a simulated device by its timeline; of a CPU the host's time in the step.
+
+    simulated: the callback that simulates a device, or None.
+    """
+
+    def __init__(self, trainer: Trainer, clock: HookTimer) -> None:
+        super().__init__(trainer.strategy.root_device)
+        self.simulated = next((each for each in callbacks_of(trainer) if isinstance(each, SimulatesDevice)), None)
+        self._clock, self._on_gpu = clock, trainer.strategy.root_device.type == "cuda"
+        self._gpu_seconds = 0.0
+
+    def seconds(self) -> float:
+        """Of all steps that the device has finished by now."""
+        if self.simulated is not None:
+            return self.simulated.timeline.busy_seconds
+        self._gpu_seconds += sum(self.finished_seconds())
+        return self._gpu_seconds if self._on_gpu else self._clock.seconds[STEP]
 
 
 _recorders: "WeakKeyDictionary[Trainer, Recorder]" = WeakKeyDictionary()

@@ -46,7 +46,7 @@ class Summarizes(Protocol):
 @runtime_checkable
 class Compiles(Protocol):
     """A callback that compiles the network, or captures CUDA graphs: seconds so far, None without any. Throughput and
-    probe/fit/fit_timer.py leave these seconds out."""
+    probe/fit_timer.py leave these seconds out."""
 
     @property
     def compile_seconds(self) -> float | None: ...

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from imagenet_opt.measure.telemetry.idle_causes import IdleWindow, attribute
 
 CAUSES = ["busy", "read", "decode", "cpu", "main_process", "logging", "checkpoint", "validation", "copy", "unexplained"]
-BUSY_WINDOW = IdleWindow(seconds=10, num_steps=100, step_seconds=1, device_seconds=9.7)
+BUSY_WINDOW = IdleWindow(seconds=10, num_steps=100, device_seconds=9.7)
 
 
 def waiting(seconds: float, **more: Any) -> dict[str, Any]:
@@ -60,11 +60,6 @@ WINDOWS: dict[str, tuple[dict[str, Any], dict[str, float], str]] = {
     ),
     "copies, and a quick host": ({"device_seconds": 5, "copy_seconds": 6}, {"busy": 0.5, "copy": 0.5}, "copy"),
     "no known cause": ({"device_seconds": 6}, {"busy": 0.6, "unexplained": 0.4}, "unexplained"),
-    "no clock of the device: the host's steps count": (
-        {"device_seconds": None, "step_seconds": 6, "fetch_wait_seconds": 4, "worker_seconds": {"decode": 0.1}},
-        {"busy": 0.6, "decode": 0.4},
-        "decode",
-    ),
     "too few steps": (
         {"device_seconds": 1, "num_steps": 19, "checkpoint_seconds": 9}, {"busy": 0.1, "checkpoint": 0.9}, "undecided",
     ),
@@ -80,12 +75,11 @@ def test_the_cause_of_a_window(name: str) -> None:
 
 
 any_seconds = st.just(0.0) | st.floats(1e-9, 1e4)  # the smallest numbers have few digits
-KINDS = ("fetch_wait", "validation", "checkpoint", "logging", "callback", "copy", "cpu_wait", "queue", "step")
+KINDS = ("fetch_wait", "validation", "checkpoint", "logging", "callback", "copy", "cpu_wait", "queue", "device")
 windows = st.builds(
     IdleWindow,
     seconds=st.floats(1e-3, 1e4),
     num_steps=st.integers(0, 1000),
-    device_seconds=st.none() | any_seconds,
     kernel_seconds=st.none() | any_seconds,
     worker_seconds=st.dictionaries(st.sampled_from(["read", "decode", "cpu"]), any_seconds),
     num_workers=st.integers(0, 64),
@@ -96,13 +90,13 @@ windows = st.builds(
 
 @settings(deadline=None)
 @given(windows)
-@example(IdleWindow(seconds=661.9316244487187, num_steps=0, step_seconds=0.0, cpu_wait_seconds=4460.27420629286))
+@example(IdleWindow(seconds=661.9316244487187, num_steps=0, device_seconds=0.0, cpu_wait_seconds=4460.27420629286))
 def test_shares_sum_up_to_one_and_no_cause_gets_more_than_its_time(window: IdleWindow) -> None:
     shares, seconds = attribute(window).shares, window.seconds
     assert list(shares) == CAUSES
     assert sum(shares.values()) == pytest.approx(1)
     assert all(0 <= share <= 1 for share in shares.values())
-    busy_seconds = window.step_seconds if window.device_seconds is None else window.device_seconds
+    busy_seconds = window.device_seconds
     if window.kernel_seconds is not None:
         busy_seconds = min(busy_seconds, window.kernel_seconds)
     assert shares["busy"] == pytest.approx(min(1, busy_seconds / seconds), abs=1e-9)

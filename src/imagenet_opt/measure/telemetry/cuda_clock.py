@@ -1,4 +1,4 @@
-"""Times work on the device without making the host wait."""
+"""Times work on the device without making the host wait: each time of training steps is between two `Moment`s."""
 
 import time
 from collections import deque
@@ -33,34 +33,28 @@ class Moment:
 
 
 class CudaClock:
-    """Times spans on the current CUDA stream with events, which are read once the device has reached them."""
+    """Times spans on the current CUDA stream, which are read once the device has reached their end. On a CPU there are
+    none."""
 
-    def __init__(self) -> None:
-        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
-        self._started: torch.cuda.Event | None = None
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pending: deque[tuple[Moment, Moment]] = deque()
+        self._started: Moment | None = None
 
     def start(self) -> None:
-        self._started = None
-        self.lap()
+        if self._device.type == "cuda":
+            self._started = Moment(self._device)
 
     def stop(self) -> None:
         """End the span that `start` began; does nothing without one."""
         if self._started is not None:
-            self.lap()
+            self._pending.append((self._started, Moment(self._device)))
             self._started = None
-
-    def lap(self) -> None:
-        """End the running span, if any, and start the next span at the same moment."""
-        now = torch.cuda.Event(enable_timing=True)
-        now.record()
-        if self._started is not None:
-            self._pending.append((self._started, now))
-        self._started = now
 
     def finished_seconds(self) -> list[float]:
         """Seconds of each span that the device has finished since the last call, oldest first."""
         seconds = []
-        while self._pending and self._pending[0][1].query():
+        while self._pending and self._pending[0][1].is_reached():
             started, ended = self._pending.popleft()
-            seconds.append(started.elapsed_time(ended) / 1000)
+            seconds.append(ended.seconds_since(started))
         return seconds

@@ -14,11 +14,10 @@ MIN_STEPS = 20
 class IdleWindow:
     """Seconds are sums over the window; worker_seconds and queue_seconds are means per batch.
 
-    seconds: wall time. device_seconds: from the first to the last work of the accelerator on each step; if None
-    (unknown), step_seconds counts, the host's time in the training step. kernel_seconds: time in which any kernel ran,
-    in steps or not; None if unknown. fetch_wait_seconds: time of the host in `next(loader)`. callback_seconds: own time
-    of all callbacks, without checkpoint_seconds, logging_seconds and validation_seconds. copy_seconds: time of copies
-    to the device. cpu_wait_seconds: time in which the main thread was ready, but no CPU was free.
+    seconds: wall time. device_seconds: see `DeviceWork` of run/hook_timer.py. kernel_seconds: time in which any kernel
+    ran, in steps or not; None if unknown. fetch_wait_seconds: time of the host in `next(loader)`. callback_seconds: own
+    time of all callbacks, without checkpoint_seconds, logging_seconds and validation_seconds. copy_seconds: time of
+    copies to the device. cpu_wait_seconds: time in which the main thread was ready, but no CPU was free.
 
     worker_seconds: time of a worker by cause, "read", "decode" and "cpu"; empty if unknown. queue_depth: ready batches
     at a request for the next batch. queue_seconds: how long that batch had been ready.
@@ -26,8 +25,7 @@ class IdleWindow:
 
     seconds: float
     num_steps: int
-    step_seconds: float
-    device_seconds: float | None = None
+    device_seconds: float
     kernel_seconds: float | None = None
     fetch_wait_seconds: float = 0.0
     validation_seconds: float = 0.0
@@ -74,7 +72,7 @@ def attribute(window: IdleWindow) -> Attribution:
     """
     if window.seconds <= 0:
         raise ValueError(f"a window of {window.seconds} s")
-    busy_seconds = window.step_seconds if window.device_seconds is None else window.device_seconds
+    busy_seconds = window.device_seconds
     if window.kernel_seconds is not None:  # the device is idle between the kernels of a step too
         busy_seconds = min(busy_seconds, window.kernel_seconds)
     left = max(0.0, window.seconds - busy_seconds)

@@ -1,7 +1,7 @@
 """Times steps of the real trainer."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,13 +12,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, has_few_pauses
+from imagenet_opt.measure.telemetry.cuda_clock import Moment
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
 from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
-from imagenet_opt.probe.fit.device_laps import DeviceLaps, StepWaits
-from imagenet_opt.run.hook_timer import HookTimer, attach, detach, phases
-from imagenet_opt.run.hooks import Compiles, MeasuredLoader, SimulatesDevice, callbacks_of, compile_seconds
+from imagenet_opt.probe.step_waits import StepWaits
+from imagenet_opt.run.hook_timer import DeviceWork, HookTimer, attach, detach, phases
+from imagenet_opt.run.hooks import Compiles, MeasuredLoader, callbacks_of, compile_seconds
 from imagenet_opt.run.rows import is_logging_step
 
 _LEAST_STEPS = 8
@@ -30,17 +31,15 @@ _WAITING = ("callback Rehearsal", "callback FitTimer")
 class FitTiming:
     """Timing of a fit.
 
-    stamps: seconds at the start and at the end of each step, on a GPU by its own clock, since the host launches steps
-    ahead. num_images, made_at: per stamp, the images of its step, and when the workers had made its batch and all
-    batches before it; 0 images for the first. phases: seconds per step of the main process, by activity.
-    device_seconds: computing time of the device per step. waits: places where the host waited for the device in steps
-    without logging, with counts. num_ordinary: number of those steps. cpu_seconds: CPU time of this process per step.
-    main_slowdown: time in which the main thread computed or waited for a CPU / time in which it computed.
-    copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None without a copy.
-    gpu_state: while the device computed. kernel_seconds: time of
-    kernels per step; None if they were not profiled or not recorded. launch_seconds: CPU time of this process in each
-    warm-up step, in which no launch waits for the GPU. compile_seconds: of the compilation. has_rate: whether there
-    were enough steps for a rate.
+    stamps: seconds at the start and at the end of each step, by `Moment`. num_images, made_at: per stamp, the images of
+    its step, and when the workers had made its batch and all batches before it; 0 images for the first. phases: seconds
+    per step of the main process, by activity. device_seconds: per step, see `DeviceWork`. waits: places where the host
+    waited for the device in steps without logging, with counts. num_ordinary: number of those steps. cpu_seconds: CPU
+    time of this process per step. main_slowdown: time in which the main thread computed or waited for a CPU / time in
+    which it computed. copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None
+    without a copy. gpu_state: while the device computed. kernel_seconds: time of kernels per step; None if they were
+    not profiled or not recorded. launch_seconds: CPU time of this process in each warm-up step, in which no launch
+    waits for the GPU. compile_seconds: of the compilation. has_rate: whether there were enough steps for a rate.
     """
 
     stamps: list[float] = field(default_factory=list)
@@ -78,6 +77,8 @@ class _Counts:
 class FitTimer(Callback):
     """Callback that measures a fit after a warm-up, then ends the fit.
 
+    It times single steps, callbacks/throughput.py windows of a whole run; of the same steps both have the same rate.
+
     The warm-up uses the batches that workers made before the first step ended, since the network is compiled meanwhile.
     Batches that were made later do not raise the rate, see `throughput.fit_ceiling`. But if workers have several reads
     in flight, they also have files in memory, which hide a slow storage. Then the warm-up uses all images in
@@ -114,10 +115,9 @@ class FitTimer(Callback):
         self._num_profiled = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        simulated = next((each for each in callbacks_of(trainer) if isinstance(each, SimulatesDevice)), None)
         self._on_gpu, self._clock = trainer.strategy.root_device.type == "cuda", attach(trainer)
-        self._laps = DeviceLaps(self._clock, simulated, on_gpu=self._on_gpu)
-        self._waits = StepWaits(self._clock, simulated, sees_gpu=self._on_gpu and self.sees_waits)
+        self._work = DeviceWork(trainer, self._clock)
+        self._waits = StepWaits(self._clock, self._work.simulated, sees_gpu=self._on_gpu and self.sees_waits)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._waits.stop()
@@ -132,20 +132,23 @@ class FitTimer(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._waits.note()
         self.timing.waits, self.timing.num_ordinary = self._waits.places, self._waits.num_ordinary
-        self._laps.start_step(waits=self._part == "warm-up")
+        if self._part == "warm-up":
+            self._finish()
+        self._work.start()
         self._launching_since = time.process_time()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now, timing = time.perf_counter(), self.timing
-        self._laps.stop_step()
+        self._work.stop()
         if self._part == "profile":
             self._profile(trainer)
         elif self._part == "warm-up":
             self._warm_up(trainer, batch, batch_idx, now)
         else:
-            self._laps.note_lap(timing.stamps, now)
+            self._ends.append(Moment(trainer.strategy.root_device))
+            self._note_ends()
             timing.num_images.append(len(batch))
             timing.made_at.append(max(timing.made_at[-1], self._made_at(batch)))
             self._waits.is_ordinary = not is_logging_step(trainer)
@@ -171,12 +174,24 @@ class FitTimer(Callback):
         if (is_warm and self._is_fresh) or must_begin:
             if self._on_gpu:  # while the GPU still computes
                 self.timing.gpu_state = read_gpu(trainer.strategy.root_device.index)
-            busy = self._laps.busy_seconds()  # waits for the GPU
-            self._before = _Counts(busy, time.process_time(), thread_time(), dict(self._clock.own_seconds))
+            self._finish()
+            actions = dict(self._clock.own_seconds)
+            self._before = _Counts(self._work.seconds(), time.process_time(), thread_time(), actions)
             self._part = "measurement"
             self.timing.stamps, self.timing.num_images = [time.perf_counter()], [0]
             self.timing.made_at = [self._made_at(batch)]
-            self._laps.begin()
+            self._ends = deque([Moment(trainer.strategy.root_device)])
+
+    def _finish(self) -> None:
+        """Wait until the GPU has finished all steps so far."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
+    def _note_ends(self) -> None:
+        """Stamp the end of each step that the device has finished by now."""
+        while len(self._ends) > 1 and self._ends[1].is_reached():
+            began = self._ends.popleft()
+            self.timing.stamps.append(self.timing.stamps[-1] + self._ends[0].seconds_since(began))
 
     def _made_at(self, batch: Any) -> float:
         """When the batch was made; 0 for all if the first was made before the first step ended, as workers pause while
@@ -205,8 +220,9 @@ class FitTimer(Callback):
         timing.cpu_seconds = (time.process_time() - before.cpu) / num_steps
         main = thread_time().since(before.main)
         timing.main_slowdown = 1 + main.queued / main.cpu if main.cpu else 1.0
-        timing.device_seconds = (self._laps.busy_seconds() - before.device) / num_steps
-        self._laps.note_finished(timing.stamps)  # `busy_seconds` has waited for the GPU
+        self._finish()
+        timing.device_seconds = (self._work.seconds() - before.device) / num_steps
+        self._note_ends()
         timing.compile_seconds = compile_seconds(each for each in callbacks_of(trainer) if isinstance(each, Compiles))
 
     def _profile(self, trainer: Trainer) -> None:

@@ -1,1 +1,0 @@
-"""The fit timer and its parts."""

@@ -14,8 +14,7 @@ from torch.optim import Optimizer
 from imagenet_opt.data.batch import Batch, RaggedBatch
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, printable
-from imagenet_opt.measure.rehearsal.accelerator import Accelerator
-from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline, NullNetwork, burn, share
+from imagenet_opt.measure.rehearsal import Accelerator, DeviceTimeline, NullNetwork, burn, share
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
 from imagenet_opt.run.hook_timer import FETCH, attach, detach
@@ -32,7 +31,7 @@ class Rehearsal(Callback):
     A step uses `launch_seconds` of the host's CPU and is queued on `timeline`. The host waits at each operation that
     would wait for a real device (measure/telemetry/host_syncs.py).
 
-    name, images_per_second, ..., estimate: of the accelerator, see measure/rehearsal/accelerator.py.
+    name, images_per_second, ..., estimate: of the accelerator, see measure/rehearsal.py.
     rated_images_per_second: of a healthy device of this kind; None for images_per_second.
 
     | key | unit |

@@ -5,7 +5,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.measure.rehearsal.device_timeline import burn
+from imagenet_opt.measure.rehearsal import burn
 from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
 
 

@@ -20,7 +20,7 @@ from imagenet_opt.data.loader import store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.display.table import Column
-from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
+from imagenet_opt.measure.rehearsal import DeviceTimeline
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.comparison import ComparedSetting, Comparison
 from suites.studies.command import arguments, measured, show

@@ -9,7 +9,7 @@ from torch import nn
 from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.callbacks.rehearsal import Rehearsal
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
-from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
+from imagenet_opt.measure.rehearsal import DeviceTimeline
 from tests.callbacks.conftest import Clock, Plain
 
 

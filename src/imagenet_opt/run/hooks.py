@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from imagenet_opt.measure.rehearsal.device_timeline import DeviceTimeline
+from imagenet_opt.measure.rehearsal import DeviceTimeline
 from imagenet_opt.object_storage import FoundObject
 
 

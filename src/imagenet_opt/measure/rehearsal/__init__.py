@@ -1,1 +1,0 @@
-"""Simulation of an accelerator that the machine does not have."""

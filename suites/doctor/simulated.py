@@ -20,7 +20,9 @@ from imagenet_opt.data.budget import fit_loader
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.diagnosis import Diagnosis
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import Host, PackForecast, Setup, Touches
+from imagenet_opt.doctor.first_look import Host, Setup
+from imagenet_opt.doctor.first_touch import Touches
+from imagenet_opt.doctor.pack_forecast import PackForecast
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.stats.verdict import LEAST_GAIN
 from imagenet_opt.measure.telemetry.gpu import GpuState

@@ -6,7 +6,7 @@ from typing import Any
 from imagenet_opt.data.budget import LoaderBudget
 from imagenet_opt.doctor.causes import judge
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import Touches
+from imagenet_opt.doctor.first_touch import Touches
 from imagenet_opt.doctor.rule import Finding
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.telemetry.gpu import GpuState

@@ -11,7 +11,7 @@ from imagenet_opt.doctor.causes import CAUSES, judge
 from imagenet_opt.doctor.commands import changing
 from imagenet_opt.doctor.diagnosis import WITHOUT_CAUSE
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import PackForecast
+from imagenet_opt.doctor.pack_forecast import PackForecast
 from suites.doctor.cases import CASES
 from suites.doctor.machines import MACHINES
 from suites.doctor.simulated import summary, tallied

@@ -16,11 +16,11 @@ from imagenet_opt.data.storage.read_ahead import FIRST
 from imagenet_opt.data.storage.store import Store
 from imagenet_opt.display.terminal_table import now
 from imagenet_opt.doctor.evidence import Evidence
-from imagenet_opt.doctor.first_look import Touches, hardware_of, host_of, setup_of
+from imagenet_opt.doctor.first_look import hardware_of, host_of, setup_of
+from imagenet_opt.doctor.first_touch import NOT_MEMORY_SECONDS, touch_twice
 from imagenet_opt.doctor.pack_forecast import forecast
 from imagenet_opt.errors import ConfigError, ImagenetOptError, printable
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, Ceiling
-from imagenet_opt.measure.storage.first_touch import NOT_MEMORY_SECONDS, touch_twice
 from imagenet_opt.measure.storage.page_cache import MOSTLY, Eviction
 from imagenet_opt.measure.storage.read_depths import DEPTHS, DepthReads, read_at_depths
 from imagenet_opt.measure.telemetry.proc_counters import Neighbours
@@ -99,13 +99,14 @@ class Examination:
         if isinstance(self.samples, RemoteSamples):
             return  # a service has no files that come from elsewhere at the first touch
         groups = self._groups(self.samples.take(40), self.samples.storage)
-        longest = max(_TOUCHING, 2 * span.seconds)
-        touch = touch_twice(self.samples.read, self.samples.evict, groups, seconds=longest)
         configured = self.testbed.loading.reads_in_flight
         per_worker = FIRST if configured == "auto" else int(configured)
-        in_flight = per_worker * max(1, self.setup.num_workers)
-        self.found["touches"] = Touches(
-            touch.first_seconds, touch.second_seconds, touch.lazy, in_flight, touch.evidence
+        self.found["touches"] = touch_twice(
+            self.samples.read,
+            self.samples.evict,
+            groups,
+            in_flight=per_worker * max(1, self.setup.num_workers),
+            seconds=max(_TOUCHING, 2 * span.seconds),
         )
 
     def read_from_storage(self, span: Span) -> None:

@@ -1,4 +1,4 @@
-"""What is known about a run and its machine without an experiment, and records of small experiments."""
+"""What is known about a run and its machine without an experiment."""
 
 import os
 import platform
@@ -23,28 +23,6 @@ from imagenet_opt.probe.testbed import Testbed
 
 _NUM_CHECKED = 200  # files that represent the data set
 _NUM_RESOLVED = 20  # files whose links are followed to find their mount
-
-
-@dataclass(frozen=True)
-class Touches:
-    """Median seconds of the first and the second read of files. lazy: whether the mount fetches files from a remote
-    store at their first read; None if that is unknown. in_flight: requests of all workers when an epoch begins."""
-
-    first_seconds: float
-    second_seconds: float
-    lazy: bool | None
-    in_flight: int
-    evidence: str
-
-
-@dataclass(frozen=True)
-class PackForecast:
-    """What packing gives. option: of `imagenet-opt pack`, such as "for=224". speedup: images/s that a worker decodes
-    from packed images / from the originals. bytes_ratio: bytes packed / bytes of the originals."""
-
-    option: str
-    speedup: float
-    bytes_ratio: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from imagenet_opt.data.budget import SPARE_BATCHES
-from imagenet_opt.doctor.first_look import Host, PackForecast, Setup, Touches
+from imagenet_opt.doctor.first_look import Host, Setup
+from imagenet_opt.doctor.first_touch import Touches
+from imagenet_opt.doctor.pack_forecast import PackForecast
 from imagenet_opt.doctor.thresholds import SLOWER
 from imagenet_opt.measure.stats.rate import Ceiling
 from imagenet_opt.measure.storage.page_cache import MOSTLY

@@ -1,11 +1,11 @@
 """Forecasts size and speed of a pack: packs some images in memory, and decodes them and their originals in turns."""
 
 import time
+from dataclasses import dataclass
 
 from imagenet_opt.compare.gain import gain_of
 from imagenet_opt.compare.rounds import in_rounds
 from imagenet_opt.data.storage.store import MemoryStore
-from imagenet_opt.doctor.first_look import PackForecast
 from imagenet_opt.errors import BadSample
 from imagenet_opt.pack.image import PackOptions, prepare
 from imagenet_opt.probe.testbed import Testbed
@@ -14,6 +14,16 @@ _MOST_IMAGES = 96
 _BATCH = 64
 _ROUNDS = 6
 _ORIGINALS, _PACKED = "originals", "packed"
+
+
+@dataclass(frozen=True)
+class PackForecast:
+    """What packing gives. option: of `imagenet-opt pack`, such as "for=224". speedup: images/s that a worker decodes
+    from packed images / from the originals. bytes_ratio: bytes packed / bytes of the originals."""
+
+    option: str
+    speedup: float
+    bytes_ratio: float
 
 
 def forecast(testbed: Testbed, option: str, options: PackOptions) -> PackForecast | None:

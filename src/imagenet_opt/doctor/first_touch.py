@@ -21,36 +21,29 @@ _NUM_TOUCHES, _LEAST_TOUCHES = 20, 5
 
 
 @dataclass(frozen=True)
-class FirstTouch:
-    """Median seconds of `num` requests at the first read, and of the same requests after `eviction`."""
+class Touches:
+    """Median seconds of the first and the second read of files. lazy: whether the mount fetches files from a remote
+    store at their first read; None if that is unknown. in_flight: requests of all workers when an epoch begins."""
 
     first_seconds: float
     second_seconds: float
-    num: int
-    eviction: Eviction
-
-    @property
-    def lazy(self) -> bool | None:
-        """Whether the mount fetches files at the first read; None with few reads, or if memory may have answered."""
-        is_unknown, is_slow = self.eviction.left.share is None, self.second_seconds >= NOT_MEMORY_SECONDS
-        if self.num < _LEAST_TOUCHES or not (self.eviction.verified or (is_unknown and is_slow)):
-            return None
-        return self.first_seconds >= max(LAZY_SECONDS, LAZY_RATIO * self.second_seconds)
-
-    @property
-    def evidence(self) -> str:
-        first, second = milliseconds(self.first_seconds), milliseconds(self.second_seconds)
-        times = f"first touch {first}, second {second}, medians of {self.num} requests"
-        return f"{times}; eviction between them {self.eviction.evidence}"
+    lazy: bool | None
+    in_flight: int
+    evidence: str
 
 
 def touch_twice(
-    read: Read, evict: Callable[[Indices], Eviction], groups: Iterable[Indices], *, seconds: float = 10.0
-) -> FirstTouch:
+    read: Read,
+    evict: Callable[[Indices], Eviction],
+    groups: Iterable[Indices],
+    *,
+    in_flight: int = 1,
+    seconds: float = 10.0,
+) -> Touches:
     """Read groups that were never read before, evict them, and read them again, one group after the other.
 
-    seconds: time for first reads. The groups are also evicted before the first read, so that the kernel has
-    the directories and inodes in memory at both reads, but not the data.
+    in_flight: for the result. seconds: time for first reads. The groups are also evicted before the first read, so that
+    the kernel has the directories and inodes in memory at both reads, but not the data.
     Raises ValueError for no groups, and the errors of `read` and `evict`.
     """
     chosen = list(islice(groups, _NUM_TOUCHES))
@@ -59,7 +52,21 @@ def touch_twice(
     again = chosen[: len(first)]
     eviction = evict(np.concatenate(again))
     second = _touch(read, again, until=float("inf"))
-    return FirstTouch(median(first), median(second), len(first), eviction)
+    before, after, num = median(first), median(second), len(first)
+    times = f"first touch {milliseconds(before)}, second {milliseconds(after)}, medians of {num} requests"
+    evidence = f"{times}; eviction between them {eviction.evidence}"
+    return Touches(before, after, is_lazy(before, after, num, eviction), in_flight, evidence)
+
+
+def is_lazy(first_seconds: float, second_seconds: float, num: int, eviction: Eviction) -> bool | None:
+    """Whether the mount fetches files at the first read; None with few reads, or if memory may have answered.
+
+    first_seconds, second_seconds: medians of `num` requests, before and after `eviction`.
+    """
+    is_unknown, is_slow = eviction.left.share is None, second_seconds >= NOT_MEMORY_SECONDS
+    if num < _LEAST_TOUCHES or not (eviction.verified or (is_unknown and is_slow)):
+        return None
+    return first_seconds >= max(LAZY_SECONDS, LAZY_RATIO * second_seconds)
 
 
 def _touch(read: Read, groups: Iterable[Indices], until: float) -> list[float]:

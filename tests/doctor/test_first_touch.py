@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imagenet_opt.measure.storage.first_touch import FirstTouch, touch_twice
+from imagenet_opt.doctor.first_touch import is_lazy, touch_twice
 from imagenet_opt.measure.storage.page_cache import Eviction, Residency
 from imagenet_opt.measure.storage.read_depths import Indices
 
@@ -27,8 +27,8 @@ UNKNOWN = Eviction(Residency(None, "no right to ask"), 10)
 def test_lazy_is_much_slower_at_first_and_slower_than_a_disk(
     first: float, second: float, eviction: Eviction, lazy: bool | None
 ) -> None:
-    assert FirstTouch(first, second, 10, eviction).lazy is lazy
-    assert FirstTouch(first, second, 4, eviction).lazy is None, "too few reads"
+    assert is_lazy(first, second, 10, eviction) is lazy
+    assert is_lazy(first, second, 4, eviction) is None, "too few reads"
 
 
 def test_groups_are_evicted_before_both_reads() -> None:
@@ -48,5 +48,5 @@ def test_groups_are_evicted_before_both_reads() -> None:
     assert done == once + once
     done.clear()
     touch = touch_twice(read, evict, np.arange(1000)[:, None], seconds=0)  # no time: one group is read, twice
-    assert touch.num == 1
+    assert "of 1 requests" in touch.evidence
     assert done[1:] == ["read 0", "evict [0]", "read 0"]

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +20,12 @@ from imagenet_opt.data.index.parquet import parquet_files, read_parquet
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import Tars, find_tars, scan_tars, split_of_tars, tars_among
 from imagenet_opt.data.index.tar_members import Read, StreamBytes
-from imagenet_opt.data.storage.cache_folder import bytes_of, cache_of
+from imagenet_opt.data.storage.cache_folder import CacheFolder, bytes_of, cache_of, free_bytes
 from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
-from imagenet_opt.data.storage.tar_spool import TarSpool
-from imagenet_opt.display.progress import size as size_text
+from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import DatasetNotFound
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
+from imagenet_opt.regular_file import open_regular, read_part
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -94,7 +96,7 @@ class ObjectRoot(Root):
         return tuple(self.objects[name].etag for name in names)
 
 
-def _list(url: str, spool: TarSpool) -> Split:
+def _list(url: str, spool: "TarSpool") -> Split:
     storage = ObjectStorage(url, KEY, retries=False)
     place, _, split = url.rpartition("/") if "/" in url.partition("://")[2] else (url, "", "")
     root = ObjectRoot(place)
@@ -139,7 +141,7 @@ def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject],
     return sorted(each for each in found if is_image(each.path)), others
 
 
-def _read_tars(tars: Tars, objects: Sequence[FoundObject], spool: TarSpool) -> Split:
+def _read_tars(tars: Tars, objects: Sequence[FoundObject], spool: "TarSpool") -> Split:
     """Read each tar once, in large parts, because a request for each header would take longer."""
     storage = ObjectStorage(tars.place, KEY, retries=False)
 
@@ -157,6 +159,61 @@ def _read_tars(tars: Tars, objects: Sequence[FoundObject], spool: TarSpool) -> S
         yield StreamBytes(parts(number, objects[number])).read, objects[number].size
 
     total = sum(tar.size for tar in objects)
-    tell_once(f"reading {len(objects)} tars of {tars.place}, {size_text(total)}, once, for the places of their images")
+    tell_once(f"reading {len(objects)} tars of {tars.place}, {size(total)}, once, for the places of their images")
     samples = scan_tars(tars, open_tar, patience=0.0)
     return split_of_tars(tars, samples, etags=np.array([tar.etag.encode() for tar in objects], np.bytes_))
+
+
+class TarSpool:
+    """Copies of tars that are read once from a URL, until the places of all images are known and the local cache gets
+    them. A copy has the offsets of its tar. Copies are removed at the end; those of a killed process, when the next
+    begins.
+
+    Threads may share it. most_bytes: of all copies; none are made beyond, or where less than 5 % of the disk would stay
+    free.
+    """
+
+    def __init__(self, folder: Path, most_bytes: float) -> None:
+        self.folder = folder
+        self._left, self._lock, self._dropped = most_bytes, threading.Lock(), set[int]()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def add(self, number: int, start: int, content: bytes) -> None:
+        """Keep a part of the tar of this number, unless there is no room for all of it."""
+        with self._lock:
+            self._left -= len(content)
+            is_kept = number not in self._dropped and self._left >= 0
+        try:
+            if is_kept:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                is_kept = free_bytes(self.folder) >= len(content)
+            if is_kept:
+                with open(self._copy(number), "r+b" if start else "wb") as file:
+                    file.seek(start)
+                    file.write(content)
+        except OSError:
+            is_kept = False
+        if not is_kept:
+            self._dropped.add(number)
+            self._copy(number).unlink(missing_ok=True)
+
+    def move(self, split: Split, cache: CacheFolder) -> None:
+        """Move the images of `split` from the copies of its tars into its cache, and remove the copies."""
+        ends = np.searchsorted(split.container_ids, np.arange(len(split.containers)), "right").tolist()
+        with progress("filling the cache", "images") as show:
+            for number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                if self._copy(number).exists():
+                    self._move(number, range(first, end), split, cache)
+                show(end, len(split))
+
+    def _move(self, number: int, rows: range, split: Split, cache: CacheFolder) -> None:
+        with open(self._copy(number), "rb", 0, opener=open_regular) as file:
+            for row in rows:
+                cache.write(row, read_part(file.fileno(), int(split.offsets[row]), int(split.sizes[row])))
+        self._copy(number).unlink()
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _copy(self, number: int) -> Path:
+        return self.folder / f"{number:05d}"

@@ -5,14 +5,16 @@ Keys after a plus may be a reader's own. Words in capitals are placeholders.
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt.cli.main import COMMANDS
+from imagenet_opt.config.keys import defaults
 from imagenet_opt.config.overrides import config_folder
-from tests.test_config_keys import FROZEN
+from imagenet_opt.measure.rehearsal.accelerator import Accelerator
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -23,7 +25,7 @@ PAGES = sorted(
 )
 CODE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)|^(?: {4}|```\w*\n)(.*)$", re.MULTILINE)
 COMMAND = re.compile(r"(?:imagenet-opt|train\.py) +(.*?)(?= && | \| |; | # | {3}|$)", re.DOTALL)
-KEYS = {line.rpartition(": ")[2] for line in FROZEN.read_text().splitlines()}
+KEYS = {*defaults(), *(f"callbacks.rehearsal.{field.name}" for field in fields(Accelerator))}
 GROUPS = {folder.name for folder in config_folder().iterdir() if folder.is_dir()}
 OWN = ("study", "hydra", "allow_targets", "recipe")
 

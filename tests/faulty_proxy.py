@@ -22,44 +22,44 @@ _ERRORS = {
 }  # fmt: skip
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 class _Server(ThreadingHTTPServer):
     request_queue_size = 1024  # else connections that come together wait for seconds
 
 
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Address of a server that runs in threads of this process."""
+    server = _Server(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
 class FaultyProxy:
-    """address: of the proxy. fault, delay_seconds: may be replaced at any time. paths: of all requests so far.
-    num_faults: so far."""
+    """address: of the proxy. fault, delay_seconds: may be replaced at any time. paths: of all requests so far."""
 
     def __init__(self, upstream: str) -> None:
-        self.upstream = upstream.removeprefix("http://")
+        self.upstream, self.address = upstream.removeprefix("http://"), ""
         self.fault: Fault = lambda number, path: ""
         self.delay_seconds = 0.0
         self.paths: list[str] = []
-        self.num_faults = 0
         self.numbers, self.lock = count(1), threading.Lock()
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                proxy.answer(self)
-
-            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = _Server(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         with self.lock:
             fault = self.fault(next(self.numbers), request.path)
             self.paths.append(request.path)
-            self.num_faults += bool(fault)
         time.sleep(self.delay_seconds)
         if fault == "away":
             request.close_connection = True
@@ -100,14 +100,16 @@ class FaultyProxy:
 
 @contextmanager
 def faulty_proxy(upstream: str) -> Iterator[FaultyProxy]:
-    """A proxy that runs in threads of this process."""
     proxy = FaultyProxy(upstream)
-    thread = threading.Thread(target=proxy.server.serve_forever, daemon=True)
-    thread.start()
-    yield proxy
-    proxy.server.shutdown()
-    proxy.server.server_close()
-    thread.join()
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            proxy.answer(self)
+
+        do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+    with serving(Handler) as proxy.address:
+        yield proxy
 
 
 @pytest.fixture

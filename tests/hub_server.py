@@ -6,30 +6,26 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from tests.faulty_proxy import QuietHandler, serving
 
 COMMIT = "0" * 39 + "1"
 TOKEN = "hf_right"
 
 
-class Hub(BaseHTTPRequestHandler):
+class Hub(QuietHandler):
     """Serves root/OWNER/NAME/...; names that begin with private or gated need the token. parts_left: parts of files
     that are served before the token is refused."""
 
-    protocol_version = "HTTP/1.1"
     parts_left = 10**6
 
     def __init__(self, root: Path, *arguments: object) -> None:
         self.root = root
         super().__init__(*arguments)  # type: ignore[arg-type]
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
 
     def do_GET(self) -> None:
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
@@ -59,6 +55,8 @@ class Hub(BaseHTTPRequestHandler):
             self.part(file.read_bytes())
         else:
             self.answer(200, file.read_bytes())
+
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         """Creates a repository, and takes a commit of files, which all come with their content."""
@@ -112,9 +110,6 @@ class Hub(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
 
 def files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.is_file())
@@ -124,19 +119,13 @@ def files(folder: Path) -> list[Path]:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose OWNER/NAME the Hub serves; no token is set."""
     root = tmp_path / "hub"
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, root))
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
-    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub_cache"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", url)  # for other processes
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub_home"))
-    yield root
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(partial(Hub, root)) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub_cache"))
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setenv("HF_ENDPOINT", url)  # for other processes
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub_home"))
+        yield root

@@ -52,10 +52,6 @@ class Forked:
             self._process.start()
         self.pid = self._process.pid
 
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
     def poll(self) -> int | None:
         return self._process.exitcode
 
@@ -150,6 +146,14 @@ def run_script(
         script.write(text)
         script.flush()
         return run_forked([script.name, *arguments], cwd=cwd, environment=environment, terminal=terminal)
+
+
+def path_with(folder: Path, **scripts: str) -> str:
+    """A PATH with these shell scripts before all other programs."""
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def on_ranks(work: Callable[[int], Any], num_ranks: int = 2) -> list[Any]:

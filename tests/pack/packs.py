@@ -2,7 +2,6 @@
 
 import csv
 import gc
-import io
 import os
 import warnings
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from PIL import Image
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.pack.image import PackOptions
+from tests.data.conftest import encoded
 
 SMALL = PackOptions(shard_mb=0.02)
 
@@ -24,15 +24,11 @@ SMALL = PackOptions(shard_mb=0.02)
 def jpeg(width: int = 32, height: int = 24, *, mode: str = "RGB", seed: int = 0, **save: object) -> bytes:
     bands = len(Image.new(mode, (1, 1)).getbands())
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, bands), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels.squeeze(), mode=None if mode != "CMYK" else "CMYK").save(file, "JPEG", **save)
-    return file.getvalue()
+    return encoded(Image.fromarray(pixels.squeeze(), mode=None if mode != "CMYK" else "CMYK"), **save)
 
 
 def png(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(pixels), "PNG")
 
 
 def tree(root: Path, files: dict[str, bytes]) -> Path:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from imagenet_opt.errors import BadSample
 from imagenet_opt.pack.image import PackOptions, prepare
+from tests.data.conftest import encoded
 from tests.pack.packs import jpeg, png
 
 
@@ -31,8 +32,8 @@ def test_the_longer_side_is_max_side(width: int, height: int, size: tuple[int, i
 
 
 def test_an_image_that_fits_keeps_every_byte() -> None:
-    for encoded in (jpeg(100, 60), jpeg(60, 100, mode="CMYK"), jpeg(5, 5, mode="L")):
-        assert prepare(encoded, PackOptions(100, 10)) == (encoded, "jpg")
+    for image in (jpeg(100, 60), jpeg(60, 100, mode="CMYK"), jpeg(5, 5, mode="L")):
+        assert prepare(image, PackOptions(100, 10)) == (image, "jpg")
     picture = png(np.zeros((3, 100), np.uint8))
     assert prepare(picture, PackOptions(100, 10)) == (picture, "png")
 
@@ -40,24 +41,20 @@ def test_an_image_that_fits_keeps_every_byte() -> None:
 def test_images_that_become_smaller_files_are_encoded_again() -> None:
     """A progressive JPEG of quality 100 becomes a baseline one of the same size; one of low quality keeps its bytes."""
     pixels = Image.effect_noise((90, 60), 40).convert("RGB")
-    fat, lean = io.BytesIO(), io.BytesIO()
-    pixels.save(fat, "JPEG", quality=100, progressive=True)
-    pixels.save(lean, "JPEG", quality=20)
-    made, extension = prepare(fat.getvalue(), PackOptions(quality=90, reencode="all"))
-    assert len(made) < len(fat.getvalue()) and extension == "jpg" and opened(made).size == (90, 60)
-    assert "progressive" in opened(fat.getvalue()).info and "progressive" not in opened(made).info
-    difference = np.asarray(opened(made), float) - np.asarray(opened(fat.getvalue()), float)
-    assert np.abs(difference).mean() < 6
-    assert prepare(lean.getvalue(), PackOptions(quality=90, reencode="all")) == (lean.getvalue(), "jpg")
+    fat, lean = encoded(pixels, quality=100, progressive=True), encoded(pixels, quality=20)
+    made, extension = prepare(fat, PackOptions(quality=90, reencode="all"))
+    assert len(made) < len(fat) and extension == "jpg" and opened(made).size == (90, 60)
+    assert "progressive" in opened(fat).info and "progressive" not in opened(made).info
+    assert np.abs(np.asarray(opened(made), float) - np.asarray(opened(fat), float)).mean() < 6
+    assert prepare(lean, PackOptions(quality=90, reencode="all")) == (lean, "jpg")
 
 
 def test_pixels_are_those_of_a_good_resize() -> None:
     rows, columns = np.mgrid[0:600, 0:800]
     smooth = np.stack([rows * 255 // 599, columns * 255 // 799, 128 + 60 * np.sin(rows / 40)], axis=2).astype(np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(smooth).save(file, "JPEG", quality=95)
-    expected = opened(file.getvalue()).resize((100, 75), Image.Resampling.BOX)
-    assert np.abs(np.asarray(shrunk(file.getvalue()), float) - np.asarray(expected, float)).mean() < 2
+    large = encoded(Image.fromarray(smooth), quality=95)
+    expected = opened(large).resize((100, 75), Image.Resampling.BOX)
+    assert np.abs(np.asarray(shrunk(large), float) - np.asarray(expected, float)).mean() < 2
 
 
 def test_only_the_exif_rotation_stays_of_the_metadata() -> None:

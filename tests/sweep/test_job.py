@@ -15,6 +15,7 @@ import pytest
 
 from imagenet_opt.config.overrides import config_folder
 from imagenet_opt.sweep.rows import collect_rows, varying
+from tests.processes import path_with
 
 APP = """
 import json, os, signal, sys
@@ -172,10 +173,8 @@ def test_a_preempted_sweep_resumes_after_the_finished_jobs(app: Path) -> None:
 
 @pytest.mark.slow
 def test_a_signal_between_two_jobs_records_the_jobs_and_requeues_the_sweep(app: Path) -> None:
-    scontrol = app / "scontrol"
-    scontrol.write_text('#!/bin/sh\necho "$@" > asked; cp runs/s/sweep.csv as_asked.csv\n')
-    scontrol.chmod(0o755)
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep", "PATH": f"{app}{os.pathsep}{os.environ['PATH']}"}
+    path = path_with(app, scontrol='echo "$@" > asked; cp runs/s/sweep.csv as_asked.csv\n')
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep", "PATH": path}
     process = start(app, "-m", "kind=asks,waits", "hydra.sweep.dir=runs/s", **job)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 75, err

@@ -1,7 +1,6 @@
 """Sweeps with a launcher or sweeper of another package; the real plugins if they are installed."""
 
 import importlib.util
-import os
 import shlex
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from imagenet_opt.sweep.job import OBJECTIVE
 from imagenet_opt.sweep.plugins import RAY, check_installed, end_of_multirun
 from imagenet_opt.sweep.rows import collect_rows
 from imagenet_opt.sweep.settings import measure_of
+from tests.processes import path_with
 from tests.sweep.test_job import APP, made_app, wait_for
 from tests.sweep.test_job import start as started
 
@@ -41,14 +41,6 @@ def finished(app: Path, *arguments: str, status: int = 0, **variables: str) -> t
     out, err = process.communicate(timeout=600)
     assert process.returncode == status, err
     return out, err
-
-
-def commands(folder: Path, **scripts: str) -> str:
-    """A PATH with these shell scripts before all other programs."""
-    for name, text in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}")
-        (folder / name).chmod(0o755)
-    return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 @pytest.mark.parametrize(("part", "extra"), [("launcher", "sweep"), ("sweeper", "sweep"), ("launcher", "ray")])
@@ -88,7 +80,7 @@ SACCT = "printf 'JobID|State|NodeList\\n12_0|RUNNING|here\\n12_1|RUNNING|here\\n
 @pytest.mark.slow
 def test_options_and_rows_of_slurm_jobs(app: Path) -> None:
     """The stand-ins of SLURM's commands run the batch script on this machine."""
-    path = commands(app, sbatch=SBATCH.format(folder=app), srun=SRUN, sacct=SACCT)
+    path = path_with(app, sbatch=SBATCH.format(folder=app), srun=SRUN, sacct=SACCT)
     launcher = ("hydra/launcher=slurm", "hydra.launcher.partition=gpu", "+hydra.launcher.setup=[touch was_set_up]")
     out, _ = finished(app, *launcher, "kind=ok,mistake", "size=3", "hydra.sweep.dir=runs/s", PATH=path)
     assert [row.status for row in collect_rows(app / "runs/s")] == ["ok", "failed"]
@@ -102,7 +94,7 @@ def test_options_and_rows_of_slurm_jobs(app: Path) -> None:
 @needs_plugins
 @pytest.mark.slow
 def test_a_job_requeues_after_a_warning(app: Path) -> None:
-    path, script = commands(app, scontrol=f'echo "$@" > "{app}/asked"\n'), app / "app.py"
+    path, script = path_with(app, scontrol=f'echo "$@" > "{app}/asked"\n'), app / "app.py"
     hurry = "from submitit.core.core import Job\nJob._results_timeout_s = 0  # 15 s for a slow file system\n"
     script.write_text(hurry + script.read_text())
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep", "PATH": path}

@@ -31,24 +31,13 @@ LAYERS = (
 )
 """Top-level packages and modules; each imports those of lower layers and itself only."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-HYDRA = ("config/", "cli/mistakes.py", "sweep/")
-OMEGACONF = (
-    *HYDRA,
-    "cli/",
-    "compare/",
-    "probe/",
-    "training/",
-    "study/",
-    "tuning/",
-    "doctor/",
-    "check/",
-    "report/",
-    "plan/",
-)
-LIGHTNING = (
-    "probe/", "compare/", "training/", "run/", "study/", "doctor/", "cli/", "config/build.py", "data/datamodule.py",
-    "model/classifier.py", "tuning/", "sweep/",
-)  # fmt: skip
+LIBRARIES = {
+    "hydra": "config sweep cli/mistakes.py",
+    "omegaconf": "config sweep cli compare probe training study tuning doctor check report plan",
+    "lightning": "probe compare training run study doctor cli tuning sweep "
+    "config/build.py data/datamodule.py model/classifier.py",
+}
+"""Folders and files that may import a library; train.py may import all of them, and callbacks Lightning."""
 
 
 @cache
@@ -86,12 +75,10 @@ def may_import(file: Path, module: str) -> bool:
     inside, (top, *rest) = place(file), module.split(".")
     if inside == "private_api.py":
         return True
-    if top == "hydra":
-        return file.name == "train.py" or inside.startswith(HYDRA)
-    if top == "omegaconf":
-        return file.name == "train.py" or inside.startswith(OMEGACONF)
-    if top == "lightning":
-        return not inside or inside.startswith(LIGHTNING)
+    if top in LIBRARIES and not inside:
+        return file.name == "train.py" or top == "lightning"
+    if top in LIBRARIES:
+        return bool({layer(inside), inside} & set(LIBRARIES[top].split()))
     if top != "imagenet_opt" or not rest:
         return bool(top)
     if rest[0] == "callbacks":

@@ -110,18 +110,31 @@ def test_the_tensors_that_recipes_decay(name: str, one_dimensional: int) -> None
     assert group["weight_decay"] == {"rn50_ffcv": 1e-4, "rn50_a2": 0.02, "rn50_tv2": 2e-5}.get(name, 2**-15)
 
 
-def test_hours_are_images_over_rates() -> None:
-    """One epoch of 64 steps at 224 px, and a validation pass of a third of a training image's cost each."""
-    config = composed("trainer.max_epochs=1", "data.batch_size=100", "model.name=resnet18", "schedule.warmup_epochs=0")
-    plan = make_plan(config, (6400, 300, 10), rate=200)
-    assert plan.hours * 3600 == pytest.approx(6400 / 200 + 300 / 200 / 3)
-    assert plan.phases[0].images_per_second_needed == pytest.approx(200)
-    slow = make_plan(config, (6400, 300, 10), rate=200, loader_rate=100)
-    assert slow.hours * 3600 == pytest.approx(6700 / 100)
-    for each, limit in ((plan, "GPU"), (slow, "loader")):
-        shown = table(each, is_of_a10g=False)
-        assert [row[-1] for row in shown.rows] == [limit]
-        assert ("imagenet-opt pack" in str(shown.notes)) == (limit == "loader")
+@pytest.mark.parametrize(
+    ("words", "loader_rate", "steps", "seconds"),
+    [
+        ("", None, 64, 6400 / 200 + 300 / 200 / 3),  # a validation image costs a third of a training image
+        ("", 100, 64, 6700 / 100),
+        ("max_epochs=4", None, 256, 4 * (6400 / 200 + 300 / 600)),
+        ("max_epochs=4 check_val_every_n_epoch=3 val_check_interval=0.25", None, 256, 128 + 5 * 300 / 600),
+        ("max_epochs=4 check_val_every_n_epoch=null val_check_interval=100", None, 256, 128 + 3 * 300 / 600),
+        ("max_epochs=4 limit_val_batches=0.5 limit_train_batches=10", None, 40, 4 * (1000 / 200 + 150 / 600)),
+        ("devices=4", None, 16, (6400 + 300 / 3) / 800),
+        ("devices=4", 500, 16, 6700 / 500),  # 800 images/s of the GPUs, 2400 in validation
+        ("devices=4 num_nodes=2", 500, 8, 6700 / 1000),
+        ("devices=4 num_nodes=2", 2000, 8, 6400 / 1600 + 300 / 4000),
+    ],
+)
+def test_hours_are_images_over_rates(words: str, loader_rate: float | None, steps: int, seconds: float) -> None:
+    """Of epochs of 64 steps at 224 px, and of validations; several GPUs share the images."""
+    fixed = ("trainer.max_epochs=1", "data.batch_size=100", "model.name=resnet18", "schedule.warmup_epochs=0")
+    config = composed(*fixed, *(f"trainer.{word}" for word in words.split()))
+    plan = make_plan(config, (6400, 300, 10), rate=200, loader_rate=loader_rate)
+    assert (plan.total_steps, plan.hours * 3600) == (steps, pytest.approx(seconds))
+    if not words:
+        shown = table(plan, is_of_a10g=False)
+        assert [row[-1] for row in shown.rows] == ["loader" if loader_rate else "GPU"]
+        assert ("imagenet-opt pack" in str(shown.notes)) == bool(loader_rate)
 
 
 def test_a_plan_ends_at_max_steps() -> None:
@@ -135,22 +148,6 @@ def test_a_plan_ends_at_max_steps() -> None:
     assert early.validation_hours == pytest.approx(plan.validation_hours / 13), "of the last weights"
     seconds = f"{3600 * early.phases[0].hours:.2g} seconds"
     assert early.hours < 0.1 and table(early, is_of_a10g=True).rows[0][4] == seconds
-
-
-@pytest.mark.parametrize(
-    ("words", "steps", "seconds"),
-    [
-        ("", 256, 4 * 300 / 600),
-        ("trainer.check_val_every_n_epoch=3 trainer.val_check_interval=0.25", 256, 5 * 300 / 600),
-        ("trainer.check_val_every_n_epoch=null trainer.val_check_interval=100", 256, 3 * 300 / 600),
-        ("trainer.limit_val_batches=0.5 trainer.limit_train_batches=10", 40, 4 * 150 / 600),
-    ],
-)
-def test_a_plan_follows_the_trainers_limits(words: str, steps: int, seconds: float) -> None:
-    fixed = ("trainer.max_epochs=4", "data.batch_size=100", "model.name=resnet18", "schedule.warmup_epochs=0")
-    plan = make_plan(composed(*fixed, *words.split()), (6400, 300, 10), rate=200)
-    assert plan.total_steps == steps
-    assert plan.validation_hours * 3600 == pytest.approx(seconds)
 
 
 @pytest.mark.slow
@@ -172,23 +169,6 @@ def test_docs_and_headers_have_the_recipes_as_they_are(plan_of: PlanOf) -> None:
         assert num_epochs or f"Published: {recipe.published_top1} %" in header
         assert ("Not reproduced here." in header) == (recipe.reproduced is None)
         assert recipe.evaluation in CONVENTIONS and recipe.source and recipe.sigma > 0
-
-
-@pytest.mark.parametrize(
-    ("words", "num_gpus", "loader_rate", "seconds"),
-    [
-        ("trainer.devices=4", 4, None, (6400 + 300 / 3) / 800),
-        ("trainer.devices=4", 4, 500, 6700 / 500),  # 800 images/s of the GPUs, 2400 in validation
-        ("trainer.devices=4 trainer.num_nodes=2", 8, 500, 6700 / 1000),
-        ("trainer.devices=4 trainer.num_nodes=2", 8, 2000, 6400 / 1600 + 300 / 4000),
-    ],
-)
-def test_several_gpus_share_the_images_and_the_loaders_may_be_the_limit(
-    words: str, num_gpus: int, loader_rate: float | None, seconds: float
-) -> None:
-    fixed = ("trainer.max_epochs=1", "data.batch_size=10", "model.name=resnet18", "schedule.warmup_epochs=0")
-    plan = make_plan(composed(*fixed, *words.split()), (6400, 300, 10), rate=200, loader_rate=loader_rate)
-    assert plan.total_steps == 640 // num_gpus and plan.hours * 3600 == pytest.approx(seconds)
 
 
 def test_torchvisions_second_recipe(plan_of: PlanOf) -> None:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from imagenet_opt.cli.study import tables_of
 from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.probe.testbed import Testbed
 from imagenet_opt.study.read import Way, read, turn
 from tests.conftest import write_images
-from tests.study.studies import table_of
+from tests.study.studies import small_request
 
 ONE: dict[str, Any] = {"num_workers": [1], "reads_in_flight": [4], "batch_size": [45], "repeats": 1, "seconds": 0.01}
 
@@ -36,7 +37,7 @@ def test_every_setting_of_the_grid_has_a_row(root: Path, overrides: tuple[str, .
     for path in images:
         evict(path, write_out=True)
     evictable = all(residency(path).share == 0 for path in images)  # not on memory file systems
-    table = table_of("read", tmp_path, *overrides, **ONE | {"reads_in_flight": [1, 4]})
+    (table,) = tables_of(small_request("read", tmp_path, *overrides, **ONE | {"reads_in_flight": [1, 4]}))
     assert [row[:3] for row in table.rows] == [("1", depth, "45") for depth in "14"]
     assert all(float(row[3] or 0) > 0 for row in table.rows)
     assert [row[5] for row in table.rows] == [None, "workers 1, in flight 1, batch 45"]

@@ -8,17 +8,8 @@ from suites.fuzz.judge import Judge
 from suites.fuzz.readers import drawn_images
 from suites.fuzz.run import fuzz
 
-EXAMPLES = {
-    "images": 80,
-    "checkpoint": 50,
-    "sweep": 50,
-    "index cache": 50,
-    "shards": 50,
-    "tars": 50,
-    "sample cache": 50,
-    "metrics.csv": 50,
-    "wandb_id.txt": 50,
-}
+READERS = ("checkpoint", "sweep", "index cache", "shards", "tars", "sample cache", "metrics.csv", "wandb_id.txt")
+EXAMPLES = {"images": 80} | dict.fromkeys(READERS, 50)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import gc
 import logging
 import os
 import signal
-import tempfile
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -35,9 +34,7 @@ os.environ.pop("CI", None)  # in a job of a CI service commands draw no bars
 os.environ.pop("COLUMNS", None)  # tables of tests have the usual widths
 os.environ["OMP_NUM_THREADS"] = "1"  # processes of tests share the CPUs with other tests
 torch.ones((), requires_grad=True).backward()  # after a compiled first backward pass, forked processes could have none
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # shells make background processes and their children ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells make background processes ignore
 gc.freeze()  # without it each full collection visits a million objects of imported modules
 
 
@@ -86,16 +83,6 @@ def quiet_trainer(**options: Any) -> Trainer:
     """A Trainer on the CPU that writes and shows nothing, unless `options` change this."""
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     return Trainer(**{"accelerator": "cpu"} | quiet | options)
-
-
-def let_others_read(*files: Path) -> None:
-    """Let all users read these files, which lie in private folders of pytest."""
-    temporary = Path(tempfile.gettempdir())
-    for file in files:
-        file.chmod(0o755)
-        for folder in file.parents:
-            if folder.is_relative_to(temporary) and folder != temporary:
-                folder.chmod(0o755)
 
 
 composition.register_resolvers()  # conf/ is composed without the checks in most tests

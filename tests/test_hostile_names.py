@@ -1,18 +1,22 @@
 """Hostile file and class names become neither markup nor terminal commands."""
 
+import io
 import logging
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from imagenet_opt.display.printable import make_printable, printable
+from imagenet_opt.display.printable import printable
 from imagenet_opt.display.table import Column, Table
 from imagenet_opt.display.terminal_table import print_tables
+from imagenet_opt.doctor.terminal_view import print_diagnosis
 from imagenet_opt.errors import EmptyClass
 from imagenet_opt.sweep.results import print_results, write_page
 from imagenet_opt.sweep.rows import SweepRow
 from imagenet_opt.training.summary import print_summary
 from tests.cli.reports import Page
+from tests.doctor.diagnoses import make_diagnosis
 from tests.training.test_summary import trainer
 
 HOSTILE = (
@@ -59,6 +63,11 @@ def test_names_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.Captur
     print_tables([lines])
     assert not any(line.startswith(("b", "ConfigError")) for line in capsys.readouterr().out.splitlines())
 
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")  # a terminal without Unicode
+    print_diagnosis(make_diagnosis(simulated="a10g", sentence=HOSTILE), Console(file=file, width=80, markup=False))
+    file.seek(0)
+    assert "simulated: a10g" in (shown := file.read()) and r"\x1b" in shown and "\x1b" not in shown
+
     print_summary({}, Path("[red]run[/red]\x1b[2J"), trainer(), done_steps=0)
     assert r"[red]run[/red]\x1b[2J" in capsys.readouterr().out.replace("\n", "")
 
@@ -67,8 +76,4 @@ def test_errors_and_log_lines_are_printable_and_stay_readable(caplog: pytest.Log
     assert str(EmptyClass(f"no images in {HOSTILE}\n  put \u202egpj.exe there")).isprintable()
     logging.getLogger("imagenet_opt.callbacks.any").warning("skipped: %s", "/d/\x1b[2J\nConfigError: fake \udcff")
     assert caplog.messages == [r"skipped: /d/\x1b[2J\nConfigError: fake \xff"]
-    record = logging.LogRecord("x", logging.WARNING, "x.py", 1, "skipped: %s", ("/d/\x1b[2Jéß日本.JPEG\r",), None)
-    assert make_printable(record) and record.getMessage() == r"skipped: /d/\x1b[2Jéß日本.JPEG\r"
-    unformattable = logging.LogRecord("x", logging.INFO, "x.py", 1, "%d files", ("no number",), None)
-    assert make_printable(unformattable) and unformattable.msg == "%d files"
     assert printable("100 % of it\n\tis well") == "100 % of it\n\tis well"

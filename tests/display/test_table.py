@@ -16,29 +16,22 @@ class _Terminal(io.StringIO):
         return True
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[str, str]:
-    """stdout and stderr of a command on a terminal with these environment variables."""
+@pytest.mark.parametrize("variables", [{"CI": "true"}, {"TERM": "dumb"}])
+def test_a_terminal_that_keeps_all_lines_has_plain_lines(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, err = _Terminal(), _Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
     for name in ("CI", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in ({"TERM": "xterm", "COLUMNS": "66"} | variables).items():
+    for name, value in ({"TERM": "xterm"} | variables).items():
         monkeypatch.setenv(name, value)
     with progress.announced(1) as announce:
         announce("reading")
-    note = "a note that is longer than the terminal is wide, and goes on below its beginning"
-    print_tables([Table("rates", (Column("images/s"),), ((7.0,),), notes=(note,))])
-    return out.getvalue(), err.getvalue()
-
-
-@pytest.mark.parametrize("variables", [{"CI": "true"}, {"TERM": "dumb"}])
-def test_a_terminal_that_keeps_all_lines_has_plain_lines(
-    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, err = shown(monkeypatch, **variables)
-    assert err == "measuring: reading\n"
-    assert not {"\x1b", "\r"} & set(out) and "images/s" in out
+    print_tables([Table("rates", (Column("images/s"),), ((7.0,),))])
+    assert err.getvalue() == "measuring: reading\n"
+    assert not {"\x1b", "\r"} & set(out.getvalue()) and "images/s" in out.getvalue()
 
 
 def test_cells_are_shown_as_their_column_says_and_markdown_stays_a_table() -> None:

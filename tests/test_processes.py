@@ -1,4 +1,4 @@
-"""Processes of the server: they do not run the caller's script again, start no CUDA, and end with the caller."""
+"""Processes of the server do not run the caller's script again, and start no CUDA."""
 
 import os
 import subprocess
@@ -6,7 +6,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
 import pytest
 
 from imagenet_opt.processes import FOR_CALLS, FOR_WORKERS
@@ -18,14 +17,6 @@ start_server(())
 from imagenet_opt.probe.isolated import call_isolated as call
 print(call("os.path.basename", "folder/name"))
 print(call("os.getenv", "OMP_NUM_THREADS", environment={"OMP_NUM_THREADS": "3"}))
-"""
-POOL = """
-import time
-from imagenet_opt.processes import pool, start_server
-start_server(())
-with pool(2, int) as processes:
-    print(*[process.pid for process in processes._processes.values()], flush=True)
-    list(processes.map(time.sleep, [1000] * 2))
 """
 
 
@@ -39,17 +30,6 @@ def started(code: str, folder: Path) -> "subprocess.Popen[str]":
 def test_calls_do_not_run_the_script_again_and_have_their_variables(tmp_path: Path) -> None:
     with started(CALLS, tmp_path) as program:
         assert program.communicate(timeout=600)[0] == "once\nname\n3\n"
-
-
-@pytest.mark.slow
-def test_a_pool_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
-    with started(POOL, tmp_path) as program:
-        assert program.stdout is not None
-        processes = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
-        assert len(processes) == 2
-        program.kill()
-        _, alive = psutil.wait_procs(processes, 300)
-        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.slow

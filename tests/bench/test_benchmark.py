@@ -17,7 +17,6 @@ from imagenet_opt.bench.turn import (
     BenchJob,
     BenchTurn,
     check_peer_batch,
-    crops_in_memory,
     measured,
     ours,
     packed,
@@ -25,10 +24,8 @@ from imagenet_opt.bench.turn import (
     take_turn,
 )
 from imagenet_opt.data.batch import RaggedBatch
-from imagenet_opt.data.decode.region_codec import region_codec
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import open_shards
-from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.storage.store import CachedStore
 from imagenet_opt.errors import ConfigError
@@ -42,14 +39,10 @@ HOW = loading(num_workers=1)
 
 
 @pytest.fixture
-def index(images_root: Path, tmp_path: Path) -> Split:
-    return open_index(images_root, "train", tmp_path)
-
-
-@pytest.fixture
-def job(index: Split) -> BenchJob:
+def job(images_root: Path, tmp_path: Path) -> BenchJob:
     """In this process, two batches discarded and three timed."""
-    return replace(job_of(index, HOW, 3), num_workers=0, num_warmup=2, num_batches=3, row=WORKER)
+    made = job_of(open_index(images_root, "train", tmp_path), HOW, 3)
+    return replace(made, num_workers=0, num_warmup=2, num_batches=3, row=WORKER)
 
 
 def test_our_rows_are_the_training_loader(job: BenchJob) -> None:
@@ -60,16 +53,6 @@ def test_our_rows_are_the_training_loader(job: BenchJob) -> None:
     assert isinstance(first, RaggedBatch) and len(first) == 6
     assert ragged.loader.dataset.decoder.region_decode
     assert ragged.pop_metrics()["loader/mb_read"] > 0
-
-
-def test_the_ceiling_decodes_crops_of_training(job: BenchJob) -> None:
-    pytest.importorskip("nvidia.nvimgcodec")
-    crops, codec = list(crops_in_memory(job, 0)), region_codec()
-    assert len(crops) == 39
-    for encoded, (top, left, height, width) in crops:
-        stream = codec.parse(encoded)
-        assert 0 <= top <= stream.height - height and 0 <= left <= stream.width - width
-        assert codec.decode(stream, (top, left, height, width)).shape == (height, width, 3)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Completion of the command line, and the form of its values."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -71,14 +70,3 @@ def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:
     assert callbacks("callbacks.early_stop.patience=5", "callbacks.ema.decay=0.9") == {"early_stop", "ema"}
     assert callbacks("experiment=rn50_mild") == {"ema", "resolution_schedule"}
     assert callbacks("experiment=rn50_mild", "callbacks.ema.decay=null") == {"resolution_schedule"}
-
-
-def test_an_experiment_of_a_project_names_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    for file in ("train.py", "conf/experiment/tiny.yaml"):
-        (tmp_path / file).touch()
-    monkeypatch.chdir(tmp_path)
-    for command, typed in (("", "train"), ("doctor ", "doctor")):
-        monkeypatch.setattr(sys, "argv", ["imagenet-opt", typed, "experiment=tiny"])
-        with pytest.raises(ConfigError, match=rf"python train\.py {command}experiment=tiny"):
-            composed(("experiment=tiny",))

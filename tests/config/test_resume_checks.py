@@ -95,12 +95,10 @@ def test_a_resumed_run_takes_new_rates_but_no_other_batches(
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using")
-def test_a_resume_without_averaging_is_refused_or_trains_on_from_the_trained_weights(
+def test_a_resume_without_averaging_trains_on_from_the_trained_weights(
     fit: Callable[..., Run], images_root: Path, tmp_path: Path
 ) -> None:
     fit("trainer.max_steps=3", "callbacks.ema.decay=0.9")
-    with pytest.raises(errors.CheckpointMismatch, match=r"callbacks\.ema\.decay was 0\.9, .*change_recipe=true"):
-        fit("trainer.max_steps=4")
     run = build_run(tiny(tmp_path, images_root, "trainer.max_steps=4", "change_recipe=true"))
     assert run.checkpoint is not None
     saved, begun = files.read(run.checkpoint), {}

@@ -55,8 +55,12 @@ def test_other_images_are_refused(change: str, tmp_path: Path) -> None:
         pack(root, tmp_path / "out", SMALL)
 
 
-def test_an_out_that_overlaps_the_source_or_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_what_a_pack_into_a_folder_refuses(out: Path, tmp_path: Path) -> None:
     root = small_tree(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"is packed already; set data\.root"):
+        pack(out, tmp_path / "new", SMALL)
+    with pytest.raises(ConfigError, match="leave val_labels out"):
+        pack(root, tmp_path / "new", SMALL, val_labels=tmp_path / "labels.txt")
     (tmp_path / "link").symlink_to(root)
     for out in ("data/train/out", "data/..", "link/out"):
         with pytest.raises(ConfigError, match=r"out=.* \(data\.root\) overlap"):

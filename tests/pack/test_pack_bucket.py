@@ -6,7 +6,6 @@ import pytest
 
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.errors import ConfigError, ShardMismatch, StorageFailed
-from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.target import CLAIM
 from imagenet_opt.pack.verify import open_packed, verify
@@ -28,7 +27,6 @@ def packed(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in contents(folder).items() if name != CLAIM}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("from_bucket", "workers"), [(False, 0), (True, 2)])
 def test_a_pack_in_a_bucket_is_that_of_a_folder(
     images_root: Path, whole: Path, bucket: str, cache: Path, from_bucket: bool, workers: int
@@ -45,7 +43,6 @@ def test_a_pack_in_a_bucket_is_that_of_a_folder(
         assert verify(open_packed(f"{bucket}/out/{split}"), 2) == []
 
 
-@pytest.mark.slow
 def test_a_stopped_pack_keeps_its_shards_on_another_machine(
     images_root: Path, whole: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
 ) -> None:
@@ -65,7 +62,6 @@ def test_a_stopped_pack_keeps_its_shards_on_another_machine(
     assert objects(f"{bucket}/out") == packed(whole)
 
 
-@pytest.mark.slow
 def test_damaged_shards_are_named_and_lost_ones_written_again(images_root: Path, whole: Path, bucket: str) -> None:
     pack(images_root, f"{bucket}/out", SMALL)
     shard = objects(f"{bucket}/out")["val/shard-00001.tar"]
@@ -83,26 +79,18 @@ def test_damaged_shards_are_named_and_lost_ones_written_again(images_root: Path,
         open_packed(f"{bucket}/other/train")
 
 
-@pytest.mark.slow
 def test_what_a_pack_into_a_bucket_refuses(images_root: Path, bucket: str, cache: Path) -> None:
-    def message(kind: type[Exception], out: str, root: Path | str = images_root, **more: object) -> str:
+    def message(kind: type[Exception], out: str, root: Path | str = images_root) -> str:
         with pytest.raises(kind) as raised:
-            pack(root, out, PackOptions(max_side=16), **more)  # type: ignore[arg-type]
-        assert "\n" not in str(raised.value)
+            pack(root, out, SMALL)
         return str(raised.value)
 
     put(f"{bucket}/thesis/val/chapter.txt", b"x")
     assert "/thesis/val is not empty and has no plan.json" in message(ConfigError, f"{bucket}/thesis")
     assert list(objects(f"{bucket}/thesis")) == ["val/chapter.txt"]
-    pack(images_root, f"{bucket}/out", SMALL)
-    before = objects(f"{bucket}/out")
-    assert f"{bucket}/out/train holds a pack of 39 images" in message(ConfigError, f"{bucket}/out")
-    assert objects(f"{bucket}/out") == before
-    assert "is packed already" in message(ConfigError, f"{bucket}/new", f"{bucket}/out")
     url = upload(images_root, f"{bucket}/in1k")
     for out in (url, f"{url}/train/packed", bucket):
         assert "overlap" in message(ConfigError, out, url)
-    assert "is a URL" in message(ConfigError, f"{bucket}/new", url, val_labels=Path("labels"))
     assert "is no bucket" in message(ConfigError, "https://host/packed")
     assert "no such bucket" in message(StorageFailed, "s3://no-such-bucket/packed")
     (cache / "pack").rename(cache / "old")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -45,16 +46,8 @@ def hang(job: str) -> None:
     signal.pause()
 
 
-def fail(job: str) -> None:
-    raise ZeroDivisionError(job)
-
-
 def die(job: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def wait(job: str) -> None:
-    signal.pause()
 
 
 @pytest.mark.slow
@@ -63,17 +56,19 @@ def test_the_answer_of_the_first_process_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "error", "words", "limits"),
+    ("function", "job", "error", "words", "limits"),
     [
-        ("disagree", ConfigError, "words cannot be", {}),
-        ("fail", TurnFailed, "ZeroDivisionError: words", {}),
-        ("die", TurnFailed, "killed by signal 9", {}),
-        ("wait", Hung, r"not finished after 0\.1 s", {"limit_seconds": 0.1}),
+        (f"{__name__}.disagree", "words", ConfigError, "words cannot be", {}),
+        (f"{__name__}.die", "words", TurnFailed, "killed by signal 9", {}),
+        ("builtins.int", "words", TurnFailed, "ValueError: ", {}),
+        ("time.sleep", 900, Hung, r"not finished after 0\.1 s", {"limit_seconds": 0.1}),
     ],
 )
-def test_other_ends_have_a_reason(function: str, error: type[Exception], words: str, limits: dict[str, float]) -> None:
+def test_other_ends_have_a_reason(
+    function: str, job: Any, error: type[Exception], words: str, limits: dict[str, float]
+) -> None:
     with pytest.raises(error, match=words):
-        call_isolated(f"{__name__}.{function}", "words", environment=HERE, **limits)
+        call_isolated(function, job, environment=HERE, **limits)
 
 
 HANGS = """

@@ -15,14 +15,11 @@ def test_resnet_50_has_the_published_flops() -> None:
     assert forward_flops(net, 448) == pytest.approx(2 * 4.09e9 * 4, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_vit2"])
-def test_counting_computes_and_changes_nothing(name: str) -> None:
-    options = {"img_size": 32} if "vit" in name else {}
-    net = timm.create_model(name, num_classes=3, **options).train()
-    plain = forward_flops(net, 32)
+def test_counting_computes_and_changes_nothing() -> None:
+    net = timm.create_model("test_resnet", num_classes=3).train()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    net.set_grad_checkpointing(True)
-    net._compiled_call_impl = None if name == "test_vit2" else lambda *_: pytest.fail("a compiled network was called")
+    plain = forward_flops(net, 32)
+    net._compiled_call_impl = lambda *_: pytest.fail("a compiled network was called")
     assert forward_flops(net, 32) == plain > 0
     assert net.training
     for key, tensor in net.state_dict().items():

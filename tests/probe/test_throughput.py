@@ -83,17 +83,10 @@ def test_files_that_were_read_ahead_do_not_raise_the_rate(rate: Callable[..., fl
 
 
 @pytest.mark.parametrize(
-    ("loader", "span", "message"),
-    [
-        (
-            SlowLoader(4.7),
-            Span(2, longest=10),
-            r"storage is too slow for the budget \(5 batches of 256 images were ready after 14 s, 7 are needed\); "
-            r"raise --budget or lower data\.batch_size$",
-        ),
-        (SlowLoader(4.7, decode_seconds=4.0), Span(1), "decoding is too slow for the budget"),
-    ],
+    ("decode_seconds", "span", "stage"), [(0.3, Span(2, longest=10), "storage"), (4.0, Span(1), "decoding")]
 )
-def test_too_few_batches_give_no_rate(loader: SlowLoader, span: Span, message: str, rate: Callable[..., float]) -> None:
-    with pytest.raises(ConfigError, match=f"^not measured: {message}"):
-        rate(loader, span)
+def test_too_few_batches_give_no_rate(
+    decode_seconds: float, span: Span, stage: str, rate: Callable[..., float]
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{stage} is too slow .*--budget .*data\.batch_size"):
+        rate(SlowLoader(4.7, decode_seconds=decode_seconds), span)

@@ -14,7 +14,7 @@ import pytest
 from imagenet_opt.cli.main import COMMANDS
 from imagenet_opt.config.keys import defaults
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.measure.rehearsal.accelerator import Accelerator
+from imagenet_opt.measure.rehearsal import Accelerator
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

@@ -1,15 +1,11 @@
 """Completion of the command line, and the form of its values."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from imagenet_opt.config.compose import composed
-from imagenet_opt.config.keys import check_keys, defaults
 from imagenet_opt.config.overrides import complete
-from imagenet_opt.config.trust import entries
-from imagenet_opt.errors import ConfigError
 from tests import conftest
 
 
@@ -35,30 +31,6 @@ def test_command_line_is_completed_once(words: str, expected: str) -> None:
 def test_a_value_gets_the_form_of_the_default() -> None:
     config = composed(("optimizer.nesterov=off", "trainer.max_steps=1e3", 'optimizer.lr="0.5"'))
     assert (config.optimizer.nesterov, config.trainer.max_steps, config.optimizer.lr) == (False, 1000, 0.5)
-
-
-TEXTS = (
-    "data.cache_dir",
-    "data.root",
-    "logger.mlflow.name",
-    "logger.trackio.name",
-    "logger.trackio.space_id",
-    "logger.wandb.name",
-    "model.freeze",
-    "model.init_from",
-    "price_per_hour",
-    "recipe",
-)
-
-
-def test_a_word_is_refused_without_torch_where_null_stands_for_a_number_or_a_choice() -> None:
-    for key in (key for key, value in defaults().items() if value is None and key not in TEXTS):
-        group, *names = key.split(".")
-        value: object = "abc"
-        for name in reversed(names):
-            value = {name: value}
-        with pytest.raises(ConfigError, match=rf"^{re.escape(key)}=abc must be"):
-            check_keys({group: value}, entries({group: value}))
 
 
 def test_an_optional_callback_is_off_until_a_key_has_a_value() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from imagenet_opt.probe import memory_need
-from imagenet_opt.probe.memory_need import StepMemory, judge_need, need_of, step_memory
+from imagenet_opt.probe.memory_need import judge_need, need_of, step_memory
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import composed, tiny
 
@@ -45,11 +45,6 @@ def test_two_layers_need_the_memory_computed_by_hand(num: int) -> None:
     many = weights_and_momentum + second + num * (batch + logits + 3 * activations)
     assert need.num_bytes == pytest.approx(max(few, many), rel=0.001)
     assert need.bytes_per_image == pytest.approx(batch + logits + (1 if num == 64 else 3) * activations, rel=0.001)
-
-
-@pytest.mark.parametrize(("room", "num"), [(1000, 10), (1119, 10), (1120, 11), (100, 2), (-260, 0)])
-def test_the_need_gives_the_images_for_a_memory(room: int, num: int) -> None:
-    assert StepMemory(num_images=10, num_bytes=1000, bytes_per_image=120.0).most_images(room) == num
 
 
 class DataDependent(nn.Module):

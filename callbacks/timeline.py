@@ -17,7 +17,7 @@ _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
 class Timeline(Callback):
     """Records into the folder `timeline` of `folder`. A thread samples five times a second: CPUs, memory, disk,
     network, GPU, ready batches and step. The start and end of each fetch, step, validation, checkpoint, log and epoch
-    are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads the files, docs/timeline.md
+    are recorded too. `imagenet_opt.measure.telemetry.timeline.read_timeline` reads the files, docs/bottleneck.md
     describes them.
 
     Logs nothing. With several processes, rank 0 and its machine are recorded. Ready batches: from a `MeasuredLoader`

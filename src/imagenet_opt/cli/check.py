@@ -27,7 +27,7 @@ Any override of train.py may be added, such as data.val_folder=valid.
 
 It looks at the classes and the images per class, empty and damaged files, validation images that are also in train, and
 the GPU memory of a training step; with ckpt, whether folders have the names of other classes: finding single wrong
-folders takes five images per class or more, such as --sample 5000. docs/preflight.md has each verdict.
+folders takes five images per class or more, such as --sample 5000. docs/data.md has each verdict.
 
 Exit status: 0 without errors, but perhaps with warnings; 1 with errors; 2 if the check was impossible."""
 

@@ -92,7 +92,7 @@ class Training:
 
 
 class HostColumns:
-    """Rows of this machine and this process; docs/timeline.md lists the columns.
+    """Rows of this machine and this process; docs/bottleneck.md lists the columns.
 
     Rates are over the time since the previous row. The kernel counts CPU time in hundredths of a second: in rows 0.2 s
     apart it has steps of 5 % of a CPU.

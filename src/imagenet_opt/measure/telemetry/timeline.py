@@ -37,7 +37,7 @@ class Timeline:
     Times are `unix_seconds`, float64, as `time.time()`; NaN stands for values that could not be read. An empty table
     has no columns. An interruption of the run leaves a gap in `unix_seconds`.
 
-    samples: every 200 ms; see docs/timeline.md for the columns.
+    samples: every 200 ms; see docs/bottleneck.md for the columns.
     events: `begin_unix_seconds`, `end_unix_seconds`, `kind` (index of KINDS) and `step`, in order of their ends.
     """
 

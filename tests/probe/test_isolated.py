@@ -60,7 +60,7 @@ def test_the_answer_of_the_first_process_counts() -> None:
     [
         pytest.param(f"{__name__}.disagree", "words", ConfigError, "words cannot be", {}, marks=pytest.mark.slow),
         (f"{__name__}.die", "words", TurnFailed, "killed by signal 9", {}),
-        ("builtins.int", "words", TurnFailed, "ValueError: ", {}),
+        ("builtins.int", "words", TurnFailed, "^ValueError: ", {}),
         ("time.sleep", 900, Hung, r"not finished after 0\.1 s", {"limit_seconds": 0.1}),
     ],
 )

@@ -141,8 +141,6 @@ OF_RUNS = {
     "{tiny} callbacks.ema.decay=0.5 callbacks.ema.update_every_n_steps=0": "callbacks.ema.update_every_n_steps=0",
     "{tiny} callbacks.mixing.mode=on callbacks.mixing.mixup_alpha=0 callbacks.mixing.cutmix_alpha=0": "mixup_alpha=0",
     "{tiny} callbacks.profiler.start_step=-1": "callbacks.profiler.start_step",
-    "{tiny} data.batch_size=auto rehearse=a10g": "data.batch_size=auto",
-    "{tiny} data.batch_size=auto trainer.devices=2": "data.batch_size=auto",
     "{tiny} model.num_classes=2": "model.num_classes",
     "{tiny} model.freeze=all_but_head": "set model.init_from",
     "{tiny} model.pretrained=true model.init_from=x": "model.init_from",

@@ -44,5 +44,5 @@ def test_the_head_starts_at_equal_probabilities() -> None:
 def test_soft_labels_count_by_their_larger_share() -> None:
     tally = ClassificationMetrics(torch.device("cpu"))
     soft = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
-    tally.add(torch.ones(2), torch.tensor([[3.0, 1, 1], [3.0, 1, 1]]), soft, torch.ones(2, dtype=torch.bool))
+    tally.add(torch.ones(2), torch.tensor([[3.0, 1, 1], [1.0, 3, 1]]), soft, torch.ones(2, dtype=torch.bool))
     assert tally.read()["acc1"] == 0.5

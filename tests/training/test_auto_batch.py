@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.training.build_run import build_run
 from tests.config.configs import tiny
 
@@ -29,3 +30,11 @@ def test_a_resumed_run_keeps_its_batch(images_root: Path, tmp_path: Path) -> Non
     assert run.data.loading.batch_size == 6, "a search would find 8"
     run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     assert run.trainer.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "key"), [("trainer.devices=2", "trainer.devices"), ("rehearse=a10g", "rehearse=")]
+)
+def test_auto_is_refused_without_one_real_device(override: str, key: str, images_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=key):
+        build_run(tiny(tmp_path, images_root, "data.batch_size=auto", override))

@@ -1,8 +1,9 @@
 """Printable names, and errors in one line."""
 
 import pytest
+from torch.utils.data import DataLoader
 
-from imagenet_opt.errors import last_error_line, printable
+from imagenet_opt.errors import last_error_line, named_first_line, printable
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,17 @@ def test_only_control_characters_and_surrogates_are_escaped(name: str, shown: st
 )
 def test_last_error_of_a_process(output: str, line: str | None) -> None:
     assert last_error_line(output) == line
+
+
+class Damaged:
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> None:
+        raise ValueError("no label for a.JPEG\nin labels.csv")
+
+
+def test_an_error_of_a_worker_is_named_as_in_the_worker() -> None:
+    with pytest.raises(ValueError) as raised:
+        list(DataLoader(Damaged(), num_workers=1))  # type: ignore[arg-type]
+    assert named_first_line(raised.value) == "ValueError: no label for a.JPEG"

@@ -171,9 +171,12 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """First line of the error's message; the name of the error's class if the message is empty. For an error of
-    torch.compile, that of its cause."""
+    torch.compile, that of its cause; for one of a DataLoader's worker, that of the worker."""
     cause = _cause(error)
-    return (str(cause).strip() or type(cause).__name__).splitlines()[0]
+    name, message = type(cause).__name__, str(cause).strip()
+    if message.startswith(f"Caught {name} in ") and (line := last_error_line(message)):
+        message = line.removeprefix(f"{name}:").strip()
+    return (message or name).splitlines()[0]
 
 
 def named_first_line(error: BaseException) -> str:

@@ -82,9 +82,11 @@ def test_a_later_notice_is_reported_once(serve) -> None:
 
 def test_a_failing_server_is_warned_of_once_and_asked_again(serve, caplog: pytest.LogCaptureFixture) -> None:
     cut = (0, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
-    server = serve((500, b""), (200, b"no json"), cut, (500, b""), (200, b'{"action": "rebalance"}'), (200, NOTICE))
+    odd = (0, b"no HTTP\r\n\r\n")
+    server = serve((500, b""), (200, b"no json"), cut, odd, (200, b'{"action": "rebalance"}'), (200, NOTICE))
     notified = threading.Event()
     SpotNotice(server.url, every_seconds=0.01, notify=notified.set)
     assert notified.wait(SECONDS)
     (warning,) = caplog.messages
     assert server.url in warning and "500" in warning
+    assert server.answers == [(200, NOTICE)]

@@ -76,7 +76,7 @@ def test_unscaled_gradients_are_clipped_to_the_norm(fused: bool, scaled: bool) -
 
 @pytest.mark.parametrize("num_classes", [3, 9])
 def test_validation_leaves_padding_out(num_classes: int) -> None:
-    torch.manual_seed(1)
+    torch.manual_seed(27)  # with 9 classes the share of hits differs for the best 1, 2, 4, 5 and 6
     val, net = batches(2, seed=5), nn.Sequential(nn.Flatten(), nn.Linear(48, num_classes))
     val[1].valid[4:] = False
     val[1].images[4:] = 1e6  # would ruin the loss if it counted

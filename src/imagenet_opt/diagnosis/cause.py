@@ -20,7 +20,6 @@ _MANY_LEAVES = 64  # more tensors and objects than this in a batch are a matter 
 _SHORT_OPERATION = 100e-6  # seconds; operations that take less on average cost mostly their launch
 _LEAST_OPERATIONS = 50
 _LARGE_IMAGES = 16  # decoded pixels for each pixel in the batch
-_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 _LEAST_SAVED = {"storage": 0.8, "decode": 1 / 3, "collate": 1 / 3, "copy": 0.5, "host_sync": 1 / 3, "launches": 1 / 3}
 """Least share of its part that a remedy saves; the largest is all of it. Our choice: files on a local disk hardly wait;
 a faster decoder saves a third; uint8 for float32 saves three quarters of a copy."""
@@ -287,7 +286,7 @@ def _unknown(measured: Measurements, best: Candidate | None) -> Iterator[str]:
         yield "whether threads and processes of this loader wait or compute is judged by the sum of their CPU time"
     if not measured.sees_run_queue:
         yield "waits for a CPU count as waiting for storage: this system has no /proc/thread-self/schedstat"
-    if measured.others_cpus > _OTHERS_SHARE * measured.usable_cpus:
+    if measured.others_use_cpus:
         queued = parts.queued / parts.computing if parts.computing else 0.0
         yield (
             f"other processes use {measured.others_cpus:.1f} of {measured.usable_cpus} CPUs; a worker waits for a CPU "

@@ -10,6 +10,7 @@ from imagenet_opt.measure.stats.verdict import LEAST_GAIN, Ratio, paired_ratios,
 
 LEAST_SECONDS = 5.0
 """Of all experiments on a loop."""
+_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,11 @@ class Measurements:
     def received(self) -> float:
         """Seconds in which the training process receives a batch from workers."""
         return median(self.receiving) if self.receiving and self.num_workers else 0.0
+
+    @property
+    def others_use_cpus(self) -> bool:
+        """Whether other programs compute on the CPUs that the loader needs."""
+        return self.others_cpus > _OTHERS_SHARE * self.usable_cpus
 
     @property
     def decoding_share(self) -> float:

@@ -44,7 +44,9 @@ def _swept(laps: Laps, source: Source) -> Sweep:
     sweep.seconds[measured.num_workers or 0] = median(measured.drained)
     if measured.headroom.ratio >= LEAST_GAIN:
         waits = measured.mean_parts.waiting > measured.mean_parts.total / 2
-        counts = {count for count in (0, 1, 2, 4, 8, cpus) if count <= max(2, 8 if waits else 0, 2 * cpus)}
+        # Beside other programs, workers that compute on more CPUs than there are only take these from them.
+        most = 8 if waits else cpus if measured.others_use_cpus else 2 * cpus
+        counts = {count for count in (0, 1, 2, 4, 8, cpus) if count <= max(most, cpus)}
         sweep.run(sorted(counts, key=lambda count: abs(count - cpus)), laps.deadline, _IN_SWEEP)
         measured.failed |= sweep.failed
         if not measured.lines:

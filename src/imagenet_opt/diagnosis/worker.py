@@ -190,7 +190,7 @@ def _counted(image: Any, load: Callable[[Any], Any]) -> Any:
     return load(image)
 
 
-def _look(number: int, frame: FrameType | None) -> None:
+def _look(_: int, frame: FrameType | None) -> None:
     """Note where a worker computes: the innermost line of the user and the function that it called. A call of C, which
     delays this look, gets all CPU time since the last one."""
     global _looked_at
@@ -207,9 +207,9 @@ def _look(number: int, frame: FrameType | None) -> None:
         function = function or code.co_qualname
         decodes = decodes or bool(_DECODERS.match(module))
         if not user and module != __name__ and not code.co_filename.startswith(_LIBRARIES):
-            line = linecache.getline(code.co_filename, frame.f_lineno)
-            decodes = decodes or bool(_DECODES.search(line))
-            user = f"{Path(code.co_filename).name}:{frame.f_lineno} {function}"
+            number = frame.f_lineno or 0  # None in instructions that belong to no line
+            decodes = decodes or bool(_DECODES.search(linecache.getline(code.co_filename, number)))
+            user = f"{Path(code.co_filename).name}:{number} {function}"
         frame = frame.f_back
 
 

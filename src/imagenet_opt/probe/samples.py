@@ -45,7 +45,8 @@ class Samples:
 
     def __init__(self, index: Split, loading: LoaderOptions, *, seed: int | None = None) -> None:
         if len(index) < _LEAST_IMAGES:
-            raise ConfigError(f"{len(index)} training images are too few to measure; expected {_LEAST_IMAGES} or more")
+            few = f"{len(index)} training images are too few to measure (data.root)"
+            raise ConfigError(f"{few}; expected {_LEAST_IMAGES} or more")
         self.index = index
         self.loading = loading
         is_in_blocks = loading.shuffle == "block" and loading.batch_size >= LEAST_BLOCK  # tune begins with one image

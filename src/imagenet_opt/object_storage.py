@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 
 from imagenet_opt.errors import ConfigError, StorageFailed, StorageForbidden, first_line
 
-SCHEMES = ("s3", "gs", "https", "http")
+BUCKETS = {"s3": "S3", "gs": "Google Cloud Storage"}
+"""Scheme -> service, which can be written."""
+SCHEMES = (*BUCKETS, "https", "http")
 _LISTED_AT_A_TIME = 1000
 _PATIENCE = timedelta(minutes=2)
 _STATUS = re.compile(r"status code: (\d{3})")

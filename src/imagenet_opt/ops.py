@@ -18,7 +18,7 @@ from torch import Tensor
 
 from imagenet_opt.data.batch import RaggedBuilder, resize_ragged
 from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.data.decode.region_codec import Box, Pixels
+from imagenet_opt.data.decode.nvimagecodec import Box, Pixels
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.data.transforms import augment_ops
 from imagenet_opt.data.transforms import resize as resizing

@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.rehearsal import burn
-from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.csv_logger import MetricsCsv
 
 
 class HiddenSync(Callback):

@@ -26,7 +26,7 @@ from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.pack.source import read_compressed
 from imagenet_opt.run.checkpoint import files as checkpoint
-from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.csv_logger import MetricsCsv
 from imagenet_opt.run.loggers.sent_rows import run_id
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.sweep.results import print_results, write_csv

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 
 from imagenet_opt import errors
 from imagenet_opt.run.checkpoint import files
-from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.csv_logger import MetricsCsv
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import Run, build_run
 from tests.config.configs import tiny

@@ -16,9 +16,9 @@ from lightning.pytorch.callbacks import LambdaCallback
 from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.callbacks.preemption import Preemption
 from imagenet_opt.data.batch import Batch
+from imagenet_opt.data.batch_keys import BatchKey
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.dataset import BatchDataset
-from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.position import position, rewrite_position

@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil_to_tensor, resized_crop
 
-from imagenet_opt.data.decode import region_codec
+from imagenet_opt.data.decode import nvimagecodec
 from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.data.decode.region_codec import RegionCodec, load_codec
+from imagenet_opt.data.decode.nvimagecodec import RegionCodec, load_codec
 from imagenet_opt.data.prefetcher import BadSamples, DevicePrefetcher
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.storage.record_store import RecordStore
@@ -90,7 +90,7 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
 
     expected = batches(loader(images_root, region_decode=False))
     monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    monkeypatch.setattr(region_codec, "_codec_of", cache(lambda *_: RegionCodec()))
+    monkeypatch.setattr(nvimagecodec, "_codec_of", cache(lambda *_: RegionCodec()))
     for _ in range(2):
         assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

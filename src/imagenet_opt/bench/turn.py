@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from imagenet_opt.bench.peers import PEERS
-from imagenet_opt.data.decode.region_codec import Box, region_codec
+from imagenet_opt.data.decode.nvimagecodec import Box, region_codec
 from imagenet_opt.data.index.split import Split, subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions

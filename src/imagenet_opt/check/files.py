@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from imagenet_opt.check.result import CheckResult, Level
 from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.data.decode.region_codec import is_jpeg, is_whole_jpeg
+from imagenet_opt.data.decode.nvimagecodec import is_jpeg, is_whole_jpeg
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import store_of
 from imagenet_opt.data.options import LoaderOptions

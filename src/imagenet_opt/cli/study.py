@@ -112,12 +112,12 @@ def _flags(arguments: Namespace, study: str, file: StudyFile) -> dict[str, Any]:
 
 def tables_of(request: Request) -> list[Table]:
     """Run the study and return its tables. Raises ImagenetOptError."""
-    from imagenet_opt.study import read, scaling, steps
+    from imagenet_opt.study import read_speed, scaling, steps
 
     file = request.file
     if isinstance(file, StepsFile):
         return steps.run(file, request)
-    table = read.run(file, request) if isinstance(file, ReadFile) else scaling.run(file, request)
+    table = read_speed.run(file, request) if isinstance(file, ReadFile) else scaling.run(file, request)
     return [how_to_decide(table)]
 
 

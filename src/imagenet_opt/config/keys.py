@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from imagenet_opt.config.overrides import config_folder, train_program
 from imagenet_opt.config.trust import entries
 from imagenet_opt.errors import ConfigError, UnknownModel, did_you_mean
+from imagenet_opt.object_storage import BUCKETS
 
 _GROUPS = ("data", "model", "optimizer", "schedule", "trainer", "logger", "callbacks")
 _OTHER_NAMES = {
@@ -84,7 +85,7 @@ _NULL_OR: dict[str, type | tuple[str, ...]] = {
     "optimizer.fused": bool,
     "data.augment": ("trivialaugment", "rand..."),
     "data.val_interpolation": ("bilinear", "bicubic", "area"),
-    "callbacks.checkpoint.mirror": ("s3://...", "gs://..."),
+    "callbacks.checkpoint.mirror": tuple(f"{scheme}://..." for scheme in BUCKETS),
     "callbacks.preemption.spot_notice_url": ("http://...", "https://..."),
     "callbacks.checkpoint.mode callbacks.early_stop.mode": ("max", "min"),
 }

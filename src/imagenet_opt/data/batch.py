@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from imagenet_opt.data.batch_keys import BatchKey
 from imagenet_opt.data.batch_memory import Lease, SharedBufferPool, TensorFields, concatenated, rounded_bytes
-from imagenet_opt.data.decode.region_codec import Pixels
-from imagenet_opt.data.keys import BatchKey
+from imagenet_opt.data.decode.nvimagecodec import Pixels
 from imagenet_opt.data.transforms.augment_ops import Augmentation, augment, erase
 from imagenet_opt.data.transforms.resize import (
     ImageFormat,

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, get_worker_info
 
 from imagenet_opt.data.batch import AnyBatch, ImageBuilder, LoadStats, RaggedBuilder
+from imagenet_opt.data.batch_keys import BatchKey
 from imagenet_opt.data.batch_memory import SharedBufferPool
 from imagenet_opt.data.decode.decoder import Decoder, OpenedImage
-from imagenet_opt.data.keys import BatchKey
 from imagenet_opt.data.order import PART_IMAGES, EvalOrder, SampleIds, TrainOrder, part_of
 from imagenet_opt.data.randomness import key_of
 from imagenet_opt.data.storage.read_ahead import Portion, ReadAhead, ReadResult

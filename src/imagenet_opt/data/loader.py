@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
 from imagenet_opt.data.batch import AnyBatch, to_images
+from imagenet_opt.data.batch_keys import BatchKeySampler
 from imagenet_opt.data.batch_memory import SharedBufferPool, slot_bytes
 from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
 from imagenet_opt.data.dataset import BatchDataset
 from imagenet_opt.data.decode.decoder import Decoder, open_image
-from imagenet_opt.data.decode.region_codec import region_codec
+from imagenet_opt.data.decode.nvimagecodec import region_codec
 from imagenet_opt.data.device_copies import DeviceCopies
 from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import worker_options
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.order import (

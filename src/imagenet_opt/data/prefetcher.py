@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt import private_api
 from imagenet_opt.data.batch import AnyBatch, Batch, LoadStats
+from imagenet_opt.data.batch_keys import BatchKeySampler
 from imagenet_opt.data.batch_memory import SharedBufferPool
 from imagenet_opt.data.budget import LoaderBudget
 from imagenet_opt.data.device_copies import TOO_LARGE, BackgroundIterator, DeviceCopies, SentBatch
-from imagenet_opt.data.keys import BatchKeySampler
 from imagenet_opt.data.loader_workers import end_workers, worker_errors
 from imagenet_opt.data.order import check_fingerprint
 from imagenet_opt.data.storage.retry import tell_once

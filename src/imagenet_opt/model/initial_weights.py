@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from imagenet_opt.errors import CheckpointError, CheckpointMismatch, CheckpointNotFound, ConfigError, printable
-from imagenet_opt.model import foreign
+from imagenet_opt.model import foreign_checkpoint
 from imagenet_opt.model.network import pretrained_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint.names import best_of
@@ -49,7 +49,7 @@ def load_initial_weights(
         content, config = _read_safetensors(path) if path.suffix == ".safetensors" else _read(path)
         source = f"the weights of {init_from} (model.init_from)"
         checkpoints.check_settings({"network_config": config}, network_config, _TRAINED_WITH, source)
-        weights, averaged = foreign.weights_of(content, net.state_dict(), path, "model.init_from")
+        weights, averaged = foreign_checkpoint.weights_of(content, net.state_dict(), path, "model.init_from")
         source += averaged
         classes = config.get("classes")
     else:
@@ -68,7 +68,7 @@ def _file(path: Path) -> Path:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Content and network_config of a file of torch.save."""
-    content = foreign.read(path, "model.init_from", expected=_EXPECTED)
+    content = foreign_checkpoint.read(path, "model.init_from", expected=_EXPECTED)
     config = content.get("network_config")
     config = config if isinstance(config, dict) else {}
     is_named = all(isinstance(name, str) for name in config.get("classes", [0]))

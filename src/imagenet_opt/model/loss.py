@@ -54,12 +54,16 @@ def start_bias(head: nn.Module, num_classes: int) -> None:
         nn.init.constant_(head.bias, -math.log(num_classes))
 
 
+def mean_names(num_classes: int) -> tuple[str, ...]:
+    """Names of the means of `ClassificationMetrics`, without acc5 for five classes or fewer, where it is always 1."""
+    return ("loss", "acc1", "acc5")[: 3 if num_classes > max(_TOP) else 2]
+
+
 class ClassificationMetrics:
     """Weighted sums of loss, top-1 and top-5 hits and samples, as one float64 tensor (4,) on the device.
 
     float64, because 1.28 million small float32 summands would lose digits. Adding costs no host sync.
-    Means: loss, acc1, acc5 (shares, 0 to 1); NaN when nothing was added. acc5 is left out for five classes or fewer,
-    where it is always 1.
+    Means: those of `mean_names`, shares from 0 to 1 but the loss; NaN when nothing was added.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -92,9 +96,8 @@ class ClassificationMetrics:
 
     def _means(self, sums: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> dict[str, float]:
         with np.errstate(invalid="ignore"):
-            loss, acc1, acc5 = (sums[:3] / sums[3]).tolist()
-        means = {"loss": loss, "acc1": acc1}
-        return means | {"acc5": acc5} if self._num_classes > max(_TOP) else means
+            means = (sums[:-1] / sums[-1]).tolist()
+        return dict(zip(mean_names(self._num_classes), means, strict=False))
 
     def reset(self) -> None:
         self.sums = torch.zeros_like(self.sums)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from imagenet_opt.errors import CheckpointError, ModelError, first_line
-from imagenet_opt.model import foreign
+from imagenet_opt.model import foreign_checkpoint
 from imagenet_opt.model.network import RECIPE, build_network
 from imagenet_opt.run.checkpoint import files as checkpoints
 
@@ -23,8 +23,8 @@ _MOST_LAYERS = 256
 
 def open_network(ckpt: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a checkpoint and its network_config, with an image size. Raises CheckpointError."""
-    saved = foreign.read(ckpt, "ckpt")
-    saved = checkpoints.checked(saved if "network" in saved else foreign.adopted(saved, ckpt), ckpt, "ckpt")
+    saved = foreign_checkpoint.read(ckpt, "ckpt")
+    saved = checkpoints.checked(saved if "network" in saved else foreign_checkpoint.adopted(saved, ckpt), ckpt, "ckpt")
     config: dict[str, Any] = dict(saved.get("network_config", {}))
     if absent := [key for key in ("name", "num_classes") if key not in config]:
         raise CheckpointError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from imagenet_opt.data.decode.decoder import EXTENSIONS, check_size, eight_bits, exif_orientation, open_image
-from imagenet_opt.data.decode.region_codec import is_whole_jpeg
+from imagenet_opt.data.decode.nvimagecodec import is_whole_jpeg
 from imagenet_opt.errors import BadSample, first_line
 
 

@@ -15,7 +15,7 @@ from imagenet_opt import machine
 from imagenet_opt.config.build import build_model, build_trainer, wants_gpu
 from imagenet_opt.config.trust import find
 from imagenet_opt.data.batch import Batch, LoadStats
-from imagenet_opt.data.keys import BatchKey
+from imagenet_opt.data.batch_keys import BatchKey
 from imagenet_opt.data.loader import image_dtype
 from imagenet_opt.errors import OutOfMemory
 from imagenet_opt.measure.telemetry.peak_memory import peak_gib

@@ -122,7 +122,7 @@ def train(job: LossJob) -> list[float]:
     testbed = Testbed(composed((*job.overrides, STOPS)), compared=True)
     with run_folder(only(testbed.config, callbacks=("acceleration", "mixing"))) as config:
         with open_dict(config):
-            target = "imagenet_opt.run.loggers.metrics_csv.MetricsCsv"
+            target = "imagenet_opt.run.loggers.csv_logger.MetricsCsv"
             config.logger = {"csv": {"_target_": target, "folder": config.run_folder}}
             config.trainer.update({"max_steps": job.steps, "max_epochs": -1})
             config.trainer.log_every_n_steps = max(1, job.steps // _NUM_LOSSES)

@@ -36,6 +36,7 @@ from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError,
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
+from imagenet_opt.model.loss import mean_names
 from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.probe.memory_need import log_need
 from imagenet_opt.probe.throwaway_run import only
@@ -187,7 +188,7 @@ def _warn_of_small_validation(config: DictConfig) -> None:
 
 def _check_monitors(config: DictConfig) -> None:
     """Raise ConfigError for a metric that no validation logs. Packages of the user may log others."""
-    known = ["val/loss", "val/acc1", "val/acc5"][: 3 if config.model.num_classes > 5 else 2]
+    known = [f"val/{name}" for name in mean_names(config.model.num_classes)]
     for name in ("checkpoint", "early_stop") if not config.allow_targets else ():
         monitor = config.callbacks.get(name, {}).get("monitor", known[0])
         if monitor not in known and not monitor.startswith("train/"):

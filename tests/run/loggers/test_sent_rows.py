@@ -14,7 +14,7 @@ import json, logging, os, signal, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import psutil
 from hydra.utils import get_object
-from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.csv_logger import MetricsCsv
 
 def live(target, folder, first, last, end):
     loggers = [MetricsCsv(folder=folder), get_object(f"imagenet_opt.run.loggers.{target}")(folder=folder, project="p")]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from imagenet_opt.data.decode.region_codec import Box, Pixels, is_jpeg, region_codec
+from imagenet_opt.data.decode.nvimagecodec import Box, Pixels, is_jpeg, region_codec
 from imagenet_opt.errors import BadSample, Name, first_line, named
 
 EXTENSIONS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_opt.data.index.layout import Root
-from imagenet_opt.data.index.parquet import CARD, ParquetFiles, codec_of, names_of_split, parquet_files
+from imagenet_opt.data.index.parquet_index import CARD, ParquetFiles, codec_of, names_of_split, parquet_files
 from imagenet_opt.data.storage.remote_file import explained
 from imagenet_opt.data.storage.retry import tell_once
 from imagenet_opt.errors import ConfigError, DatasetNotFound

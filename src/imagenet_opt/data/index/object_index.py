@@ -16,7 +16,7 @@ import numpy as np
 from imagenet_opt.data.index.folder_index import SCAN_THREADS, split_of_classes
 from imagenet_opt.data.index.index_cache import load, load_or_make, save, scan_each, tell_listed
 from imagenet_opt.data.index.layout import Root, describe, is_image, kind
-from imagenet_opt.data.index.parquet import parquet_files, read_parquet
+from imagenet_opt.data.index.parquet_index import parquet_files, read_parquet
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import Tars, find_tars, scan_tars, split_of_tars, tars_among
 from imagenet_opt.data.index.tar_members import Read, StreamBytes

@@ -9,7 +9,7 @@ from imagenet_opt.data.index.flat_folder import open_flat
 from imagenet_opt.data.index.folder_index import open_split
 from imagenet_opt.data.index.hub import hub_files
 from imagenet_opt.data.index.layout import Root, list_of_flat, split_folder, split_url
-from imagenet_opt.data.index.parquet import open_parquet, parquet_files
+from imagenet_opt.data.index.parquet_index import open_parquet, parquet_files
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import find_tars, open_tars

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from imagenet_opt.errors import ConfigError, named_first_line
 from imagenet_opt.run.checkpoint.names import step_file, step_files
-from imagenet_opt.run.loggers.run_logger import RunLogger, is_offline
+from imagenet_opt.run.loggers.run_logger import SERVICES, RunLogger, is_offline
 from imagenet_opt.run.numbers import METRICS, read_rows
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,10 @@ class SentRows(RunLogger, Logger):
 
     service: str
     key: str
+
+    def __init_subclass__(cls) -> None:
+        if cls.key not in SERVICES:
+            raise TypeError(f"{cls.key} is missing in SERVICES of run/loggers/run_logger.py")
 
     def __init__(self, *, folder: str, logged_until: int | None, **options: Any) -> None:
         super().__init__(**options)

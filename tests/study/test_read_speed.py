@@ -10,7 +10,7 @@ from imagenet_opt.config.compose import composed
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.storage.page_cache import evict, residency
 from imagenet_opt.probe.testbed import Testbed
-from imagenet_opt.study.read import Way, read, turn
+from imagenet_opt.study.read_speed import Way, read, turn
 from tests.conftest import write_images
 from tests.study.studies import small_request
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index.open_index import open_index
-from imagenet_opt.data.index.parquet import names_of_split
+from imagenet_opt.data.index.parquet_index import names_of_split
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import DataError

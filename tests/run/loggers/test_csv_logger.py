@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import RunFolderError
-from imagenet_opt.run.loggers.metrics_csv import MetricsCsv
+from imagenet_opt.run.loggers.csv_logger import MetricsCsv
 from imagenet_opt.run.numbers import read_rows
 
 

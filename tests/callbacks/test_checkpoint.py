@@ -119,7 +119,8 @@ class BrokenDisk(Unhurried):
 def test_a_full_disk_ends_no_training_and_the_next_better_weights_are_the_best(
     project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoint = Checkpoint(folder=str(tmp_path), keep=1)
+    """The weights of step 25, which nobody validated, are not."""
+    checkpoint = Checkpoint(folder=str(tmp_path), keep=1, every_n_steps=25)
     project.fit(score_epochs(0.2, 0.9, 0.5, 0.4), checkpoint, BrokenDisk(monkeypatch, {1}), max_epochs=4)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert "step 20" in warning and os.strerror(errno.ENOSPC) in warning

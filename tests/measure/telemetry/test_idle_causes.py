@@ -33,6 +33,9 @@ WINDOWS: dict[str, tuple[dict[str, Any], dict[str, float], str]] = {
         waiting(5, worker_seconds={"read": 0.4}, queue_depth=1.0, queue_seconds=0.002), {"busy": 0.5, "read": 0.5},
         "read",
     ),
+    "batches are ready now and then, but the workers have no time left": (
+        waiting(5, worker_seconds={"read": 0.8}, queue_depth=2, queue_seconds=0.1), {"busy": 0.5, "read": 0.5}, "read",
+    ),
     "batches are ready, but the thread that delivers them is slow": (
         waiting(3, worker_seconds={"decode": 0.05}, queue_depth=14, queue_seconds=1.3),
         {"busy": 0.7, "main_process": 0.3},

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import imagenet_opt
 from imagenet_opt.diagnosis.loop import Examination
 from imagenet_opt.diagnosis.measurements import Measurements
+from imagenet_opt.diagnosis.source import Source
 from imagenet_opt.errors import ConfigError, DataError, ImagenetOptError, TrainingError
 
 
@@ -52,6 +53,16 @@ class Photos(Waits):
 
     def __getitem__(self, index: int) -> Any:
         return torch.from_numpy(np.array(Image.open(BytesIO(self.file)))[:8, :8].copy())
+
+
+class Generated(Waits):
+    def __getitem__(self, index: int) -> int:
+        return sum(value % 7 for value in range(1_000_000))
+
+
+_CODE = Generated.__getitem__.__code__
+_CONSTANTS = (value.replace(co_linetable=b"") if hasattr(value, "co_code") else value for value in _CODE.co_consts)
+Generated.__getitem__.__code__ = _CODE.replace(co_linetable=b"", co_consts=tuple(_CONSTANTS))
 
 
 @dataclass
@@ -170,3 +181,12 @@ def test_tune_returns_arguments_of_a_dataloader(monkeypatch: pytest.MonkeyPatch)
     assert len(list(DataLoader(Waits(), batch_size=8, **best))) == 8
     monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 30_000)  # a batch has 6,208 bytes
     assert max(imagenet_opt.tune(DataLoader(Waits(), batch_size=8), seconds=5).curve) <= 1
+
+
+def test_a_worker_may_compute_instructions_that_belong_to_no_line() -> None:
+    source = Source(DataLoader(Generated(), batch_size=4, num_workers=1), {})
+    try:
+        assert source.next().shape == (4,)
+        assert any("test_loop.py:0 " in place for place in source.lines)
+    finally:
+        source.close()

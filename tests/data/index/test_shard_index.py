@@ -15,10 +15,6 @@ from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import BadSample
 
 
-def original(root: Path, index: Split, i: int) -> bytes:
-    return (root / "train" / index.path(i).partition(": ")[2]).read_bytes()
-
-
 def made_up(shard_ids: list[int], offsets: list[int], sizes: list[int]) -> Split:
     """An index without files."""
     return Split(
@@ -56,7 +52,7 @@ def test_samples_are_read_in_any_order_by_threads_and_forks(packed: Path, images
     assert len(index.containers) > 3 and isinstance(index.offsets, np.memmap)
     assert index.path(0).startswith(f"{packed}/shard-00000.tar: class")
     store, everything = RecordStore(index), np.append(np.random.default_rng(0).permutation(39), [7, 7])
-    expected = [original(images_root, index, i) for i in everything]
+    expected = [(images_root / "train" / index.path(i).partition(": ")[2]).read_bytes() for i in everything]
     assert store.read_many(everything[:0]) == []
     child = os.fork()
     if child == 0:  # pragma: no cover

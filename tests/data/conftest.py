@@ -104,11 +104,11 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
     return file.getvalue()
 
 
-def folder_of(folder: Path, *images: bytes, suffix: str = "jpg") -> Path:
+def folder_of(folder: Path, *images: bytes) -> Path:
     """A data set of these images, in one class."""
     (folder / "train/a").mkdir(parents=True, exist_ok=True)
     for i, image in enumerate(images):
-        (folder / f"train/a/{i}.{suffix}").write_bytes(image)
+        (folder / f"train/a/{i}.jpg").write_bytes(image)
     return folder
 
 

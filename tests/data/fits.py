@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
 from torch import nn
 
 from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.datamodule import ImageData
+from tests.conftest import quiet_trainer
 
 Keys = list[tuple[int, int, int]]
 
@@ -34,16 +35,10 @@ class Recorder(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(data: ImageData, *callbacks: Callback, resume: Path | None = None, module: Any = None, **options) -> Recorder:
+def fit(data: Any, *callbacks: Callback, resume: Path | None = None, module: Any = None, **options) -> Recorder:
+    """data: a data module or a loader."""
     module = module or Recorder()
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        callbacks=list(callbacks),
-        **{"max_epochs": 3, "enable_checkpointing": False} | options,
-    )
-    trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+    options = {"use_distributed_sampler": False, "max_epochs": 3} | options
+    given = {"datamodule": data} if isinstance(data, ImageData) else {"train_dataloaders": data, "val_dataloaders": []}
+    quiet_trainer(callbacks=list(callbacks), **options).fit(module, **given, ckpt_path=resume, weights_only=True)
     return module

@@ -15,11 +15,6 @@ def fit(workers: int | Auto, prefetch: int, *, n: int = 1, **limits: int) -> Loa
     return fit_loader(num_workers=workers, prefetch_factor=prefetch, processes=n, **machine)
 
 
-def test_a_loader_that_fits_stays_without_a_message() -> None:
-    budget = fit(32, 8)
-    assert (budget.num_workers, budget.prefetch_factor, budget.is_cut, budget.message) == (32, 8, False, None)
-
-
 @pytest.mark.parametrize("batch", [60 * 2**20, 384 * 3 * 224 * 224 * 4])
 @pytest.mark.parametrize(("memory", "processes"), [(16 * GIB, 1), (62 * GIB, 2)])
 def test_both_loaders_together_fill_no_more_than_half_of_the_memory(batch: int, memory: int, processes: int) -> None:
@@ -38,6 +33,8 @@ def test_workers_follow_the_cpus_of_each_process() -> None:
     assert fit(32, 2, cpus=4, n=2, sharing_cpus=1).num_workers == 4
     assert fit("auto", 2, cpus=6).num_workers == 6
     assert fit(0, 2).num_workers == 0
+    fitting = fit(32, 8)
+    assert (fitting.num_workers, fitting.prefetch_factor, fitting.is_cut, fitting.message) == (32, 8, False, None)
 
 
 def test_a_batch_larger_than_the_room_still_gets_one_worker() -> None:

@@ -22,10 +22,6 @@ class RemoteFolder(Split):
     is_remote = True
 
 
-def sizes_of(index: Split) -> np.ndarray:
-    return np.array([Path(index.path(i)).stat().st_size for i in range(len(index))])
-
-
 @pytest.fixture
 def storage(images_root: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(images_root, tmp_path / "storage"))
@@ -34,7 +30,8 @@ def storage(images_root: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def index(storage: Path, tmp_path: Path) -> RemoteFolder:
     here = open_index(storage, "train", tmp_path / "cache")
-    kept = save(tmp_path / "cache/index/this", dataclasses.replace(here, sizes=sizes_of(here)), {})
+    sizes = np.array([Path(here.path(i)).stat().st_size for i in range(len(here))])
+    kept = save(tmp_path / "cache/index/this", dataclasses.replace(here, sizes=sizes), {})
     return RemoteFolder(**{field.name: getattr(kept, field.name) for field in dataclasses.fields(kept)})
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 
@@ -22,27 +21,11 @@ from imagenet_opt.data.dataset import BatchDataset
 from imagenet_opt.data.loader_workers import explain_worker_death
 from imagenet_opt.errors import Preempted, WorkerDied
 from imagenet_opt.run.checkpoint.position import position, rewrite_position
+from tests.conftest import quiet_trainer
 from tests.data.conftest import end_of
-from tests.data.fits import Recorder, fit
+from tests.data.fits import fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
-
-
-class Killer(Recorder):
-    """Kills the worker of the other loader in the second epoch of training, or in validation."""
-
-    def __init__(self, stage: str) -> None:
-        super().__init__()
-        self.stage = stage
-
-    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
-        if self.stage == "training" and batch.key[:2] == (1, 1):
-            os.kill(self.trainer.val_dataloaders.loader._iterator._workers[0].pid, signal.SIGKILL)
-        return super().training_step(batch, batch_idx)
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if self.stage == "validation" and self.trainer.global_step and batch_idx == 1:
-            os.kill(self.trainer.train_dataloader.loader._iterator._workers[0].pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -52,12 +35,25 @@ def sigchld(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stage", ["training", "validation"])
-def test_a_killed_worker_is_explained_in_training_and_in_validation(
-    data: Callable[..., ImageData], stage: str, sigchld: None
-) -> None:
+def test_a_killed_worker_is_explained(data: Callable[..., ImageData], stage: str, sigchld: None) -> None:
+    """The worker of the other loader is killed in the second epoch of training, or in validation."""
+
+    def kill(loader: Any) -> None:
+        os.kill(loader.loader._iterator._workers[0].pid, signal.SIGKILL)
+
+    def in_training(trainer: Trainer, _: Any, batch: Batch, *__: int) -> None:
+        if stage == "training" and batch.key[:2] == (1, 1):
+            kill(trainer.val_dataloaders)
+
+    def in_validation(trainer: Trainer, _: Any, __: Batch, batch_idx: int, *___: int) -> None:
+        if stage == "validation" and trainer.global_step and batch_idx == 1:
+            kill(trainer.train_dataloader)
+
+    killing = LambdaCallback(on_train_batch_start=in_training, on_validation_batch_start=in_validation)
+
     def run() -> None:
         try:
-            fit(data(num_workers=1), module=Killer(stage), max_epochs=100_000)
+            fit(data(num_workers=1), killing, max_epochs=100_000)
         except (RuntimeError, WorkerDied) as reason:  # torch's signal handler may raise anywhere; all frames are alive
             error = reason if isinstance(reason, WorkerDied) else explain_worker_death(reason)
             raise LookupError(str(error), [child.pid for child in multiprocessing.active_children()]) from reason
@@ -66,26 +62,11 @@ def test_a_killed_worker_is_explained_in_training_and_in_validation(
     assert re.match(r"a loader process was killed.*; lower data\.num_workers", text) and left == []
 
 
-class Leaving(Recorder):
-    """A fit that ends after one step, while a worker waits for storage."""
-
-    def __init__(self, waiting: int, how: str) -> None:
-        super().__init__()
-        self.waiting, self.how = waiting, how
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        os.read(self.waiting, 1)
-        if self.how == "stop":
-            signal.raise_signal(signal.SIGUSR1)
-        else:
-            raise ArithmeticError("a mistake")
-
-
 @pytest.mark.parametrize(("how", "error"), [("stop", Preempted), ("error", ArithmeticError)])
 def test_storage_that_hangs_does_not_delay_the_end_of_a_fit(
     data: Callable[..., ImageData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, error: type[Exception]
 ) -> None:
-    """From the second batch on. Each waiting worker writes a byte into a pipe."""
+    """From the second batch on; the fit ends after one step. Each waiting worker writes a byte into a pipe."""
     make, (here, there), never = BatchDataset.__getitem__, os.pipe(), multiprocessing.get_context("fork").Event()
 
     def late(dataset: BatchDataset, key: BatchKey) -> Any:
@@ -94,9 +75,15 @@ def test_storage_that_hangs_does_not_delay_the_end_of_a_fit(
             never.wait()
         return make(dataset, key)
 
+    def leave(*_: Any) -> None:
+        os.read(here, 1)
+        if how == "error":
+            raise ArithmeticError("a mistake")
+        signal.raise_signal(signal.SIGUSR1)
+
     monkeypatch.setattr(BatchDataset, "__getitem__", late)
-    callbacks = Preemption(), Checkpoint(folder=str(tmp_path))
-    options = {"module": Leaving(here, how), "limit_val_batches": 0, "enable_checkpointing": True}
+    callbacks = LambdaCallback(on_train_batch_end=leave), Preemption(), Checkpoint(folder=str(tmp_path))
+    options = {"limit_val_batches": 0, "enable_checkpointing": True}
     with pytest.raises(error):  # keeps all frames alive, so that no garbage collection ends anything
         fit(data(num_workers=1), *callbacks, **options)
     assert not multiprocessing.active_children()
@@ -118,11 +105,9 @@ def test_a_second_fit_of_resumed_data_starts_at_the_beginning(data: Callable[...
 
 
 @pytest.mark.parametrize(("limit", "labels"), [(1, {0, 1, 2}), (0.4, {0, 1, 2}), (1.0, {0})])
-def test_a_limited_validation_begins_with_all_classes(
-    data: Callable[..., ImageData], limit: float, labels: set[int]
-) -> None:
+def test_a_limited_validation_has_all_classes(data: Callable[..., ImageData], limit: float, labels: set[int]) -> None:
     made = data(batch_size=6)
-    made.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, limit_val_batches=limit)
+    made.trainer = quiet_trainer(limit_val_batches=limit)
     assert {*next(iter(made.val_dataloader())).labels.tolist()} == labels
 
 

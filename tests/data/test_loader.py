@@ -53,20 +53,8 @@ def test_centred_training_crops_are_those_of_validation(images_root: Path, loade
     assert len(trained) == 32 and all(torch.equal(image, images[i]) for i, image in trained.items())
 
 
-@pytest.mark.parametrize("shuffle", ["global", "block"])
-def test_each_epoch_has_other_crops_in_another_order(images_root: Path, loader: MakeLoader, shuffle: str) -> None:
-    made = loader(images_root, batch_size=8, shuffle=shuffle)
-    first, second = (by_index([batch.clone() for batch in made]) for _ in range(2))
-    both = first.keys() & second.keys()
-    assert len(both) > 20
-    assert list(first) != list(second)
-    assert not any(torch.equal(first[i], second[i]) for i in both)
-
-
 @pytest.mark.parametrize(("more", "resize_on"), [({"shuffle": "block"}, "worker"), (AUGMENTED, "device")])
-def test_two_ranks_make_the_global_batch_of_one(
-    images_root: Path, loader: MakeLoader, more: dict, resize_on: str
-) -> None:
+def test_two_ranks_make_the_batch_of_one(images_root: Path, loader: MakeLoader, more: dict, resize_on: str) -> None:
     """In blocks of 16, if in blocks; 39 samples have two blocks."""
     options = {"resize_on": resize_on, **more}
     whole = batches(loader(images_root, batch_size=32, **options))
@@ -118,9 +106,7 @@ def test_random_shift_is_padding_and_cropping(images_root: Path, loader: MakeLoa
 @pytest.mark.parametrize(
     ("key", "resize_on"), [("random_shift", "worker"), ("augment", "device"), ("random_erasing", "device")]
 )
-def test_each_key_changes_training_images_alone(
-    images_root: Path, loader: MakeLoader, key: str, resize_on: str
-) -> None:
+def test_each_key_changes_training_alone(images_root: Path, loader: MakeLoader, key: str, resize_on: str) -> None:
     changed = {"resize_on": resize_on, key: AUGMENTED[key]}
     plain, augmented = (batches(loader(images_root, **{"resize_on": resize_on} | more)) for more in ({}, changed))
     pairs = zip(by_index(plain).values(), by_index(augmented).values(), strict=True)
@@ -131,9 +117,7 @@ def test_each_key_changes_training_images_alone(
     )
 
 
-def test_the_page_of_the_architecture_names_each_file_on_the_way_of_a_sample(
-    images_root: Path, loader: MakeLoader
-) -> None:
+def test_the_page_of_the_architecture_has_each_file_of_a_sample(images_root: Path, loader: MakeLoader) -> None:
     package, found = Path(imagenet_opt.__file__).parent, set[str]()
     batches_of_epoch = iter(loader(images_root, resize_on="device", **AUGMENTED))
     threading.setprofile(profile := lambda frame, event, _: found.add(frame.f_code.co_filename))
@@ -146,3 +130,16 @@ def test_the_page_of_the_architecture_names_each_file_on_the_way_of_a_sample(
     opened = {Path(file).relative_to(package).as_posix() for file in found if Path(file).is_relative_to(package)}
     page = Path(__file__).parents[2].joinpath("docs/architecture.md").read_text()
     assert "data/dataset.py" in opened and not {file for file in opened if f"`{file}`" not in page}
+
+
+def test_a_batch_of_two_parts_is_the_batch(images_root: Path, loader: MakeLoader) -> None:
+    """A batch of a fifth comes whole; the order of samples does not depend on the batch."""
+    options = {"indices": np.tile(np.arange(39), 28), "image_size": 8, "resize_on": "device", "shuffle": "block"}
+    small = batches(loader(images_root, batch_size=104, **options, **AUGMENTED))
+    made = loader(images_root, batch_size=520, num_workers=2, prefetch_factor=1, **options, **AUGMENTED)
+    whole, resumed = batches(made), batches(made, epoch=1, first=1)
+    assert [batch.key[:2] for batch in (*whole, *resumed)] == [(1, 0), (1, 1), (1, 1)] and len(made) == 2
+    for batch, known in zip((*whole, *resumed), (small[:5], small[5:], small[5:]), strict=True):
+        for name in ("images", "labels", "indices", "valid"):
+            assert torch.equal(getattr(batch, name), torch.cat([getattr(one, name) for one in known])), name
+    assert not made.buffers.holding.any()  # every part was given back to its worker

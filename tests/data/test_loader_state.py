@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from imagenet_opt.callbacks.checkpoint import Checkpoint
@@ -37,9 +37,7 @@ def epochs(made: DevicePrefetcher, states: list[dict[str, int]] | None = None) -
 
 
 @pytest.mark.parametrize(("workers", "resumed"), [(0, 2), (2, 0)])
-def test_a_resumed_loader_delivers_what_was_not_delivered(
-    images_root: Path, loader: MakeLoader, workers: int, resumed: int
-) -> None:
+def test_a_resumed_loader_delivers_the_rest(images_root: Path, loader: MakeLoader, workers: int, resumed: int) -> None:
     first = loader(images_root, batch_size=13, num_workers=workers)
     states = [first.state_dict()]
     whole = epochs(first, states)
@@ -101,20 +99,6 @@ def test_a_state_outside_of_the_epochs_is_refused(images_root: Path, loader: Mak
         made.set_epoch(-1)
 
 
-class Loaders(LightningDataModule):
-    """Stands for a loader that is given to `fit`, which Lightning treats alike."""
-
-    def __init__(self, train: DevicePrefetcher) -> None:
-        super().__init__()
-        self.train = train
-
-    def train_dataloader(self) -> DevicePrefetcher:
-        return self.train
-
-    def val_dataloader(self) -> list[Any]:
-        return []
-
-
 class AsksForSteps(Recorder):
     """Lightning makes the loader for this schedule, before it restores its loops."""
 
@@ -126,9 +110,7 @@ class AsksForSteps(Recorder):
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("is_ours", [False, True])
-def test_a_fit_resumes_with_the_next_batch(
-    images_root: Path, tmp_path: Path, loader: MakeLoader, is_ours: bool
-) -> None:
+def test_a_fit_resumes_at_the_next_batch(images_root: Path, tmp_path: Path, loader: MakeLoader, is_ours: bool) -> None:
     """From Lightning's checkpoints and, with such a schedule too, from those of our callback."""
 
     def saving(name: str) -> Callback:
@@ -140,10 +122,10 @@ def test_a_fit_resumes_with_the_next_batch(
     module = AsksForSteps if is_ours else Recorder
     made = loader(images_root, batch_size=13, image_size=16, num_workers=0 if is_ours else 2)
     options = {"max_epochs": EPOCHS, "enable_checkpointing": True, "limit_val_batches": 0}
-    whole = fit(Loaders(made), saving("whole"), module=module(), **options).trained
+    whole = fit(made, saving("whole"), module=module(), **options).trained
     assert whole == [(epoch, step, 16) for epoch in range(EPOCHS) for step in range(3)]
     for checkpoint in (tmp_path / "whole").rglob("*step*.ckpt"):
         done = torch.load(checkpoint, weights_only=True)["global_step"]
         made.sampler.seek(0, 0)  # as a new loader
-        resumed = fit(Loaders(made), saving(f"from_{done}"), module=module(), resume=checkpoint, **options)
+        resumed = fit(made, saving(f"from_{done}"), module=module(), resume=checkpoint, **options)
         assert resumed.trained == whole[done:]

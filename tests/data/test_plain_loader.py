@@ -1,8 +1,6 @@
 """imagenet_opt.loader in a loop of the user's own."""
 
-import inspect
 import shutil
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,6 @@ import pytest
 import torch
 from torch import distributed
 
-import imagenet_opt
-from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import ClassMismatch, ConfigError, ImagenetOptError
 from tests.data.conftest import MakeLoader, by_index
@@ -20,9 +16,7 @@ from tests.data.conftest import MakeLoader, by_index
 
 @pytest.mark.parametrize("resize_on", ["worker", "device"])
 @pytest.mark.parametrize("more", [{}, {"augment": "trivialaugment", "random_erasing": 1.0}])
-def test_uint8_is_the_pixels_that_others_normalise(
-    images_root: Path, loader: MakeLoader, resize_on: str, more: dict[str, Any]
-) -> None:
+def test_uint8_is_not_normalised(images_root: Path, loader: MakeLoader, resize_on: str, more: dict[str, Any]) -> None:
     options = {"resize_on": resize_on, "num_workers": 1, **more}
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     pixels = list(loader(images_root, dtype=torch.uint8, **options))  # kept while workers make later batches
@@ -134,14 +128,6 @@ def test_processes_are_found_and_share_images_and_cpus(
         *(({"augment": text}, f"^augment={text} must be null") for text in ("randm7", "rand-p1.5", "rand-m99", "")),
     ],
 )
-def test_a_mistake_is_refused_with_its_option(
-    images_root: Path, loader: MakeLoader, options: dict[str, Any], words: str
-) -> None:
+def test_mistakes_name_their_option(images_root: Path, loader: MakeLoader, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ImagenetOptError, match=words):
         loader(**{"root": images_root} | options)
-
-
-def test_the_help_has_a_line_for_each_option() -> None:
-    assert imagenet_opt.loader.__module__ == "imagenet_opt"
-    for option in fields(LoaderOptions):
-        assert f"\n    {option.name}={option.default!r}: " in (inspect.getdoc(imagenet_opt.loader) or "")

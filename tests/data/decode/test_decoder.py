@@ -17,9 +17,6 @@ def exif(orientation: int) -> Image.Exif:
     return data
 
 
-TURNED = exif(6)  # by a quarter
-
-
 def some_boxes(num: int, size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
     rng = np.random.default_rng(1)
     sides = [tuple(int(rng.integers(1, n + 1)) for n in size) for _ in range(num)]
@@ -29,9 +26,7 @@ def some_boxes(num: int, size: tuple[int, int]) -> list[tuple[int, int, int, int
 @pytest.mark.parametrize("subsampling", [0, 2])
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}], ids=str)
 @pytest.mark.parametrize(("size", "mode"), [((41, 53), "RGB"), ((160, 227), "RGB"), ((48, 64), "L")])
-def test_ordinary_jpegs_are_decoded_bit_for_bit(
-    subsampling: int, options: dict, size: tuple[int, int], mode: str
-) -> None:
+def test_ordinary_jpegs_decode_bit_for_bit(subsampling: int, options: dict, size: tuple[int, int], mode: str) -> None:
     data = encoded(picture(*size, mode), **{"quality": 85, "subsampling": subsampling} | options)
     decoder, whole_decoder = decoding(), decoding(region_decode=False)
     image = decoder.open(data, "some.JPEG")
@@ -70,7 +65,7 @@ def test_real_images_are_decoded_bit_for_bit(sample_root: Path) -> None:
 def test_other_kinds_of_files_are_decoded_whole(mode: str, kind: str, options: dict) -> None:
     image = picture(48, 64, mode)
     actual = crop(encoded(image, kind, **options))
-    expected = part(np.asarray(Image.open(io.BytesIO(encoded(image, kind, **options))).convert("RGB")))
+    expected = part(whole(encoded(image, kind, **options)))
     assert actual.shape == expected.shape == (20, 31, 3)
     assert np.abs(actual.astype(int) - expected).mean() < 6  # decoders convert CMYK to RGB in different ways
 
@@ -95,7 +90,7 @@ def test_sixteen_bits_become_eight(kind: str) -> None:
 
 
 def test_exif_data_rotate_only_on_request() -> None:
-    data = encoded(picture(48, 64), exif=TURNED)
+    data = encoded(picture(48, 64), exif=exif(6))
     assert np.array_equal(crop(data), part(whole(data)))
     turned = np.rot90(whole(data), k=-1)
     assert np.array_equal(crop(data, exif_rotation=True), part(turned))
@@ -124,9 +119,8 @@ def test_large_crops_are_reduced_to_means_of_their_pixels(kind: str) -> None:
     data = encoded(picture(400, 600).resize((600, 400)), kind)
     box = (40, 60, 320, 480)
     actual = crop(data, box, max_crop_pixels=320 * 480 // 16)
-    assert actual.shape[0] * actual.shape[1] <= 320 * 480 // 16
     assert actual.shape == (80, 120, 3)
-    blocks = part(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), box).reshape(80, 4, 120, 4, 3).mean((1, 3))
+    blocks = part(whole(data), box).reshape(80, 4, 120, 4, 3).mean((1, 3))
     assert np.abs(actual - blocks).mean() < 6
     small = (40, 60, 50, 50)
     assert np.array_equal(crop(data, small, max_crop_pixels=10_000), part(whole(data), small))

@@ -53,9 +53,7 @@ def test_added_and_renamed_files_are_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", ["train/b/deep/2.jpg", "train/c/1.jpg"])
-def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
-    late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_added_during_a_listing_is_found(late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/9.jpg")
     with monkeypatch.context() as patch:  # the names of a folder are looked at once it is listed
         patch.setattr(folder_index, "is_image", lambda name: name != "9.jpg" or bool(tree(root, late)))
@@ -64,9 +62,7 @@ def test_a_file_added_while_folders_are_listed_is_in_the_next_index(
 
 
 @pytest.mark.parametrize(("age", "num_cached"), [(1.5, 0), (60, 1)])
-def test_a_folder_that_has_just_changed_is_not_cached(
-    age: float, num_cached: int, tmp_path: Path, clock: SimpleNamespace
-) -> None:
+def test_a_fresh_folder_is_not_cached(age: float, num_cached: int, tmp_path: Path, clock: SimpleNamespace) -> None:
     """A file added within the same step of the file system's clock leaves the folder's times as they were."""
     root = tree(tmp_path / "d", "train/a/1.jpg")
     clock.time_ns = lambda: (root / "train/a").stat().st_ctime_ns + int(age * 1e9)
@@ -109,9 +105,7 @@ def test_a_cache_that_cannot_be_written_is_only_a_warning(tmp_path: Path, caplog
         (["data/images.parquet"], DatasetNotFound, ["holds Parquet files, such as images", "data.train_folder"]),
     ],
 )
-def test_a_folder_without_a_data_set_is_refused_with_a_suggestion(
-    files: list[str], error: type[Exception], words: list[str], tmp_path: Path
-) -> None:
+def test_no_data_set_is_explained(files: list[str], error: type[Exception], words: list[str], tmp_path: Path) -> None:
     with pytest.raises(error) as caught:
         opened(tree(tmp_path / "d", *files))
     assert all(word in str(caught.value) for word in words)

@@ -33,9 +33,7 @@ def test_read_like_its_folder(hub: Path, images_root: Path, tmp_path: Path, monk
         open_index(URL, "train", tmp_path / "cache")
 
 
-def test_a_compressed_data_set_is_packed_over_the_network_and_the_pack_resumes(
-    hub: Path, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packs_of_the_hub_resume(hub: Path, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, cache = write_set(hub / "owner/name", images_root, row_group_size=5), str(tmp_path / "cache")
     pack(root, tmp_path / "expected", SMALL)
     with pytest.raises(DataError, match=f"imagenet-opt pack data.root={URL} out=PACKED"):

@@ -20,6 +20,7 @@ from imagenet_opt.errors import ConfigError, DataError, DatasetNotFound, EmptyCl
 from tests.conftest import loading, write_images
 from tests.faulty_proxy import faulty_proxy
 from tests.object_server import client, put, upload
+from tests.pack import packs
 
 NAMES = (
     "train/b/2.jpg", "train/b/10.JPEG", "train/b/sub/1.png", "train/b/readme.txt", "train/a/é #1%41?.jpeg",
@@ -35,11 +36,7 @@ def images_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in NAMES:
-        file = tmp_path / "tree" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(name.encode())
-    return tmp_path / "tree"
+    return packs.tree(tmp_path / "tree", {name: name.encode() for name in NAMES})
 
 
 def kept_in(split: Split) -> Path:
@@ -145,9 +142,7 @@ def test_new_shards_have_a_new_index(packed: Path, copy: Path, bucket: str, tmp_
         ("index.json", b"{}", "index.json is damaged: format: Field required"),
     ],
 )
-def test_a_broken_pack_is_named(
-    packed: Path, bucket: str, tmp_path: Path, name: str, content: bytes | None, words: str
-) -> None:
+def test_a_broken_pack(packed: Path, bucket: str, tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
     url = upload(packed, f"{bucket}/in1k/train")
     if content is None:
         client().delete_object(Bucket=bucket.removeprefix("s3://"), Key=f"in1k/train/{name}")
@@ -160,9 +155,7 @@ def test_a_broken_pack_is_named(
     assert "\n" not in message
 
 
-def test_mistakes_are_named_in_one_line(
-    images_root: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_one_line(images_root: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def message(url: str, kind: type[Exception], split: str = "train") -> str:
         with pytest.raises(kind) as raised:
             open_index(url, split, tmp_path)

@@ -87,9 +87,7 @@ def test_a_row_without_an_image_is_rejected_by_a_pack(images_root: Path, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["ClassLabel", "Value"])
-def test_the_chosen_one_of_two_columns_of_labels_is_named(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_chosen_column_of_labels_is_named(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     about = {name: {"_type": kind, "names": ["a", "b", "c"]} for name in ("coarse_label", "label")}
     made = table(coarse_label=[0] * 250).replace_schema_metadata(
@@ -119,9 +117,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object]]] = [
 
 
 @pytest.mark.parametrize(("words", "damage"), DAMAGE, ids=[words for words, _ in DAMAGE])
-def test_a_split_that_is_not_whole_is_refused(
-    words: str, damage: Callable[[Path], object], images_root: Path, tmp_path: Path
-) -> None:
+def test_incomplete_splits(words: str, damage: Callable[[Path], object], images_root: Path, tmp_path: Path) -> None:
     damage(root := write_set(tmp_path / "hub", images_root, compression="none"))
     with pytest.raises(DataError) as caught:
         open_index(root, "val", tmp_path / "cache")

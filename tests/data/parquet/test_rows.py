@@ -102,9 +102,7 @@ REFUSED: list[tuple[str, Callable[[], "pa.Table"]]] = [
 
 
 @pytest.mark.parametrize(("words", "make"), REFUSED, ids=[words for words, _ in REFUSED])
-def test_what_is_no_set_of_images_with_labels_is_refused(
-    words: str, make: Callable[[], "pa.Table"], tmp_path: Path
-) -> None:
+def test_what_is_no_set_with_labels_is_refused(words: str, make: Callable[[], "pa.Table"], tmp_path: Path) -> None:
     pq.write_table(make(), tmp_path / "a.parquet", compression="none")
     with pytest.raises(DataError) as caught:
         read_all(tmp_path, ["a.parquet"])
@@ -147,9 +145,7 @@ def test_a_damaged_file_is_refused_or_read(options: dict[str, Any], tmp_path: Pa
             pass
 
 
-def test_without_pyarrow_the_message_has_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyarrow_the_message_has_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(table(), tmp_path / "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"data\.root.*pip install \"imagenet-opt\[parquet\]\""):

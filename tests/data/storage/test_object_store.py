@@ -47,9 +47,7 @@ def test_batches_are_those_of_the_folder(
     assert_equal(batches(made), expected)
 
 
-def test_shards_on_a_web_server_are_read_by_ranges(
-    shards: Path, bucket: str, object_server: str, tmp_path: Path
-) -> None:
+def test_shards_on_a_web_server_are_read(shards: Path, bucket: str, object_server: str, tmp_path: Path) -> None:
     upload(shards, bucket)
     name = bucket.removeprefix("s3://")
     for page in client().list_objects_v2(Bucket=name)["Contents"]:
@@ -94,9 +92,7 @@ def test_nothing_is_lost_while_requests_fail(
     assert not reader.take_events()
 
 
-def test_errors_that_stay_end_the_run(
-    images_root: Path, proxy: FaultyProxy, bucket: str, loader: MakeLoader, tmp_path: Path
-) -> None:
+def test_lasting_errors(images_root: Path, proxy: FaultyProxy, bucket: str, loader: MakeLoader, tmp_path: Path) -> None:
     made = loader(upload(images_root, bucket))
     other = partial(open_index, bucket, "train", tmp_path / "other")
     for act, fault, words in (
@@ -111,9 +107,7 @@ def test_errors_that_stay_end_the_run(
         assert "(data.root)" in str(raised.value)
 
 
-def test_an_object_that_cannot_be_read_is_a_bad_sample(
-    images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path
-) -> None:
+def test_a_failing_object_is_a_bad_sample(images_root: Path, proxy: FaultyProxy, bucket: str, tmp_path: Path) -> None:
     index = open_index(upload(images_root, bucket), "train", tmp_path / "cache")
     faults = {"image001.JPEG": "404", "image002.JPEG": "403"}
     proxy.fault = lambda number, path: faults.get(path.rpartition("/")[2], "") if "train/class0" in path else ""

@@ -73,20 +73,12 @@ def test_memory_holds_whatever_the_files_claim(tmp_path: Path, reads_in_flight: 
     assert dict(reader.read_each(np.arange(1, 9))).keys() == set(range(1, 9))
 
 
-def settled(
-    depth: ReadConcurrency,
-    latency: float,
-    line: float = 0.0,
-    *,
-    batches: int = 400,
-    pace: float = 2e-3,
-    most: int = 1200,
-) -> list[int]:
+def settled(depth: ReadConcurrency, latency: float, line: float = 0.0, *, batches: int = 400) -> list[int]:
     """Requests in flight after each batch of 64. A request takes `latency`, and occupies a shared line for `line`
     seconds."""
     actual = []
     for _ in range(batches):
-        depth.update(latency=max(latency, depth.now * line), pace=pace, most=most, answers=64)
+        depth.update(latency=max(latency, depth.now * line), pace=2e-3, most=1200, answers=64)
         actual.append(depth.now)
     return actual
 

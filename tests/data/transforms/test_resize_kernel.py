@@ -9,13 +9,9 @@ import pytest
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
 CAPABILITIES = [75, 80, 86, 89, 90, 100, 120]
-MOST_REGISTERS = 42
-"""Of a thread: the 1,536 threads that an SM of an A10G (sm_86) holds then share its 65,536 registers.
-
-Seen with Triton 3.9: 40 (sm_80), 40 (86 and 89), 32 (90), 40 (100), 40 (120), each with area, the largest of the three.
-"""
-MOST_REGISTERS_SM_75 = 64
-"""The same for the 1,024 threads of an SM of a T4. Measured: 53 with area, 39 with the others."""
+MOST_REGISTERS = {75: 64}
+"""Of a thread, else 42: the 1,536 threads that an SM of an A10G (sm_86) holds, or the 1,024 of a T4 (sm_75), then share
+its 65,536 registers. Seen with Triton 3.9, with area: 32 to 40; 53 (sm_75)."""
 
 
 @pytest.mark.parametrize(
@@ -26,9 +22,7 @@ MOST_REGISTERS_SM_75 = 64
         *((86, dtype, "bilinear") for dtype in ("fp16", "fp32")),
     ],
 )
-def test_it_compiles_without_spills_and_within_its_registers(
-    capability: int, dtype: str, interpolation: str, tmp_path: Path
-) -> None:
+def test_it_compiles_within_its_registers(capability: int, dtype: str, interpolation: str, tmp_path: Path) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -47,7 +41,7 @@ def test_it_compiles_without_spills_and_within_its_registers(
     assert kernel.metadata.shared == 0
     registers, spilled_bytes = resources(kernel.asm["ptx"], tmp_path)
     assert spilled_bytes == 0
-    assert registers <= (MOST_REGISTERS_SM_75 if capability == 75 else MOST_REGISTERS)
+    assert registers <= MOST_REGISTERS.get(capability, 42)
 
 
 def resources(ptx: str, folder: Path) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from torch.utils.data import dataloader
 
 from imagenet_opt.diagnosis.cause import conclude
 from imagenet_opt.diagnosis.hook import Hook
-from imagenet_opt.diagnosis.measurements import LEAST_SECONDS
+from imagenet_opt.diagnosis.measurements import check_seconds
 from imagenet_opt.errors import ConfigError
 
 
@@ -23,8 +23,7 @@ class Diagnose(Callback):
     """
 
     def __init__(self, *, seconds: float = 60.0, file: str | Path | None = None) -> None:
-        if not seconds >= LEAST_SECONDS:
-            raise ConfigError(f"callbacks.diagnose.seconds={seconds} is too short; expected {LEAST_SECONDS:g} or more")
+        check_seconds(seconds, "callbacks.diagnose.seconds")
         self.seconds, self.file = seconds, file
         self._hook: _OfTrainer | None = None
         self._undo: Callable[[], None] = lambda: None

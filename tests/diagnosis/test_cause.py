@@ -112,6 +112,13 @@ def test_a_part_that_hardly_computes_is_no_cause_although_it_waits_long_for_a_cp
     assert diagnosis.cause == "none" and "other processes use 2.0 of 2 CPUs" in " ".join(diagnosis.unknown)
 
 
+def test_a_loop_that_takes_much_longer_than_its_step_is_not_called_healthy() -> None:
+    varying = loop(0.3, kept=0.05, drained=0.02, num_workers=0)
+    varying.loop, varying.drained = [0.04, 0.5, 0.3], [0.02, 0.021, 0.02]
+    diagnosis = judge(varying)
+    assert diagnosis.cause == "none" and diagnosis.sentence.startswith("Undecided")
+
+
 def test_a_loop_whose_rounds_vary_is_judged_by_the_loader_alone() -> None:
     uneven = loop(0.3, kept=0.05, drained=0.3, parts=COMPUTING)
     uneven.loop = [0.06, 0.6]

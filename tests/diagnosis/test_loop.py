@@ -1,5 +1,6 @@
 """Loops of our own making, diagnosed by experiment. The waits are long, so that a busy machine changes no cause."""
 
+import multiprocessing
 import os
 import time
 from dataclasses import dataclass
@@ -158,9 +159,12 @@ def test_bad_input_ends_in_one_line(loader: Any, step: Any, error: type[Imagenet
     assert str(caught.value).isprintable()
 
 
-def test_seconds_that_are_too_few() -> None:
-    with pytest.raises(ConfigError, match="seconds=1"):
-        imagenet_opt.diagnose([], print, seconds=1)
+@pytest.mark.parametrize("seconds", [1, float("nan"), "60"])
+def test_seconds_that_are_too_few_or_no_number(seconds: Any) -> None:
+    with pytest.raises(ConfigError, match=f"seconds={seconds}"):
+        imagenet_opt.diagnose([], print, seconds=seconds)
+    with pytest.raises(ConfigError, match=f"seconds={seconds}"):
+        imagenet_opt.tune(DataLoader(Waits()), seconds=seconds)
 
 
 def test_measurements_without_rounds_are_not_judged() -> None:
@@ -169,7 +173,7 @@ def test_measurements_without_rounds_are_not_judged() -> None:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_loaders_that_are_tried_share_no_file() -> None:
-    tried = imagenet_opt.tune(DataLoader(Lazy(), batch_size=8), seconds=2)
+    tried = imagenet_opt.tune(DataLoader(Lazy(), batch_size=8), seconds=5)
     assert 1 in tried.curve and not any("another process" in note for note in tried.notes)
 
 
@@ -181,6 +185,17 @@ def test_tune_returns_arguments_of_a_dataloader(monkeypatch: pytest.MonkeyPatch)
     assert len(list(DataLoader(Waits(), batch_size=8, **best))) == 8
     monkeypatch.setattr("imagenet_opt.machine.free_shared_memory", lambda: 30_000)  # a batch has 6,208 bytes
     assert max(imagenet_opt.tune(DataLoader(Waits(), batch_size=8), seconds=5).curve) <= 1
+
+
+def test_a_spawned_worker_ends_as_it_does_without_us() -> None:
+    source = Source(DataLoader(Waits(), batch_size=32, num_workers=1, multiprocessing_context="spawn"), {})
+    source.next()
+    workers = multiprocessing.active_children()
+    source.next()
+    source.close()
+    for worker in workers:
+        worker.join()
+    assert workers and [worker.exitcode for worker in workers] == [0] * len(workers)
 
 
 def test_a_worker_may_compute_instructions_that_belong_to_no_line() -> None:

@@ -34,7 +34,9 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     from imagenet_opt.diagnosis.script import diagnose_script
     from imagenet_opt.display.terminal_table import terminal
+    from imagenet_opt.probe.isolated import end_like_an_error
 
+    end_like_an_error()
     diagnosis = diagnose_script(options.script, options.arguments, seconds=options.seconds)
     terminal().print(diagnosis.panel())
     print(f"{options.script} was ended: do not use its weights; files that it wrote, such as checkpoints, are its own")
@@ -62,5 +64,7 @@ def parse(argv: list[str]) -> Namespace:
     options.script = Path(script)
     if not options.script.is_file():
         found = f"there is no script {script}" if script else "no script is named"
+        if script.startswith("-"):
+            found = f"{script} is neither --seconds nor --json; options of the script stand behind it"
         raise ConfigError(f"{found}; expected imagenet-opt diagnose SCRIPT [ARGUMENTS] (imagenet-opt diagnose --help)")
     return options

@@ -11,6 +11,7 @@ from imagenet_opt.measure.stats.verdict import LEAST_GAIN, nearly
 
 _EXPLAINED = 0.5  # share of the loader's time that the times of its workers must explain
 _BALANCED = 1.1  # a loader that is less than so many times as fast as the step is the next limit
+_UNDECIDED = 1.5  # times its step that a loop takes at least, if no experiment explains that
 _WIDEST = 1.5  # the scatter of the loop widens an interval at most so many times at each end
 _SLICE = 0.003
 """Seconds that Linux lets a thread compute before others may (base_slice_ns of EEVDF): a worker that computes for less
@@ -51,10 +52,10 @@ def conclude(measured: Measurements, ended: str, error: type[ImagenetOptError], 
     measured.ended = measured.ended or ended
     if measured.is_enough:
         return judge(measured)
+    has_batches = "" if measured.starts else ". Expected an iterable of batches, and a step that takes each of them"
     raise error(
         f"{about}{measured.ended or 'too few batches'}; measured until then: {len(measured.starts)} epochs begun, "
-        f"{len(measured.loop)} of at least 2 rounds ({measured.kind}). Expected an iterable of batches, and a step "
-        "that takes each of them"
+        f"{len(measured.loop)} of at least 2 rounds ({measured.kind}){has_batches}"
     )
 
 
@@ -71,6 +72,10 @@ def judge(measured: Measurements) -> Diagnosis:
     if best is None:
         limit = "the step is the limit" if cause == "training" else "no remedy brings much"
         sentence = f"{kind}: {rate:.2f} batches/s, {limit}; the loader alone gives {1 / loader:.2f}."
+        if measured.slowdown >= _UNDECIDED:
+            sentence = (
+                f"Undecided: {rate:.2f} batches/s, {1 / step:.2f} in the step alone; take more time on a quiet machine."
+            )
     else:
         gain = max(1.0, best.low / LEAST_GAIN), best.high * LEAST_GAIN  # runs of one loop differ by so much
         low, high = (f"{rate * limit:.2f}" for limit in gain)
@@ -101,7 +106,7 @@ def _largest(found: list[Candidate], measured: Measurements) -> Candidate | None
 
 def _without_cause(measured: Measurements) -> str:
     is_next = bool(measured.num_workers) and measured.step < _BALANCED * median(measured.drained)
-    return "none" if is_next or measured.is_held_up else "training"
+    return "none" if is_next or measured.is_held_up or measured.slowdown >= _UNDECIDED else "training"
 
 
 def _candidates(measured: Measurements) -> Iterator[Candidate]:
@@ -279,9 +284,9 @@ def _unknown(measured: Measurements, best: Candidate | None) -> Iterator[str]:
     explained = parts.total / (measured.num_workers or 1) / measured.steady
     if measured.is_held_up and measured.num_workers and explained < _EXPLAINED:
         yield f"the times of the workers explain only {explained:.0%} of the loop: other processes, or sending"
-    if measured.headroom.ratio >= LEAST_GAIN and best is None:
+    if measured.slowdown >= LEAST_GAIN and best is None:
         why = "no experiment explains" if measured.is_held_up else "the rounds vary too much to explain"
-        yield f"the loop takes {measured.headroom.ratio:.2f} times as long as its step, and {why} that"
+        yield f"the loop takes {measured.slowdown:.2f} times as long as its step, and {why} that"
     if measured.is_held_up and measured.num_workers is None:
         yield "whether threads and processes of this loader wait or compute is judged by the sum of their CPU time"
     if not measured.sees_run_queue:

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt.diagnosis.cause import conclude
 from imagenet_opt.diagnosis.laps import LEAST_ROUNDS, Batches, Kept, Laps, synchronize
-from imagenet_opt.diagnosis.measurements import LEAST_SECONDS
+from imagenet_opt.diagnosis.measurements import check_seconds
 from imagenet_opt.diagnosis.source import NoBatch, Source, leaves_of, mapped, num_bytes
 from imagenet_opt.diagnosis.trials import trials
 from imagenet_opt.diagnosis.verdict import Diagnosis
-from imagenet_opt.errors import ConfigError, DataError, TrainingError, named_first_line
+from imagenet_opt.errors import DataError, TrainingError, named_first_line
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.measure.telemetry.proc_counters import (
@@ -42,8 +42,7 @@ def diagnose(loader: Any, step: Callable[[Any], Any], seconds: float = 60.0) -> 
     Raises DataError or TrainingError if loader or step fail, end or hang before the loop can be judged; ConfigError for
     too few seconds.
     """
-    if not seconds >= LEAST_SECONDS:
-        raise ConfigError(f"seconds={seconds} is too short for the experiments; expected {LEAST_SECONDS:g} or more")
+    check_seconds(seconds)
     examination, place = Examination(loader, seconds=seconds), "loader"
     batches, ended, limit = examination.batches(), "", 2 * seconds + 30
     try:
@@ -126,6 +125,7 @@ class Examination(Laps):
         measured.batch_bytes, measured.num_leaves = num_bytes(first), len(leaves_of(first))
         measured.starts, measured.parts = source.starts, source.parts  # these grow
         measured.receiving = source.receiving
+        self.note()
         try:
             measured.batches = len(self.loader)
         except (TypeError, AttributeError, NotImplementedError):

@@ -5,12 +5,19 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.stats.verdict import LEAST_GAIN, Ratio, paired_ratios, student_interval
 
 LEAST_SECONDS = 5.0
 """Of all experiments on a loop."""
 _OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
+
+
+def check_seconds(seconds: float, key: str = "seconds") -> None:
+    """Raise ConfigError if the experiments cannot be made in this time."""
+    if not isinstance(seconds, int | float) or not LEAST_SECONDS <= seconds < math.inf:
+        raise ConfigError(f"{key}={seconds} must be a number of seconds, {LEAST_SECONDS:g} or more")
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,11 @@ class Measurements:
     @property
     def seconds(self) -> float:
         return self.steady + self.start
+
+    @property
+    def slowdown(self) -> float:
+        """The loop with its starts / the step alone."""
+        return self.seconds / self.step if self.step else 1.0
 
     @property
     def mean_parts(self) -> Parts:

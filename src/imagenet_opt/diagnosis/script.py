@@ -67,7 +67,9 @@ def _wait(process: "subprocess.Popen[bytes]", file: Path, seconds: float) -> str
         if claimed.exists() and not is_examined:
             is_examined, since, limit = True, time.monotonic(), max(_LEAST_WAIT, _TO_END * seconds)
         if time.monotonic() - since > limit:
-            began = "a step or a batch did not end" if is_examined else "no training loop over a DataLoader began"
+            began = "no training loop over a DataLoader began"
+            if is_examined:
+                began = "a step or a batch is slow or hangs: the experiments did not end"
             return f"{began} within {limit:.0f} s (raise --seconds)"
         if process.poll() is not None and not psutil.pid_exists(state.get("pid", process.pid)):
             status = process.returncode

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from imagenet_opt import machine
+from imagenet_opt.diagnosis.measurements import check_seconds
 from imagenet_opt.diagnosis.sweep import AHEAD, Sweep, enough
 from imagenet_opt.errors import ConfigError, DataError
 from imagenet_opt.measure.stats.rounds import Deadline
@@ -41,15 +42,17 @@ def tune(loader: DataLoader[Any], seconds: float = 60.0) -> Settings:
 
     At most 80 % of the free memory and of the free /dev/shm are used, and about `seconds`, if 16 batches or so take no
     longer. Of settings that differ by less than 5 % the one with the fewest workers is returned. Raises ConfigError for
-    another loader, DataError if it gives no batch or fails without workers.
+    another loader or too few seconds, DataError if it gives no batch or fails without workers.
     """
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"tune takes a torch.utils.data.DataLoader, not a {type(loader).__name__}")
+    check_seconds(seconds)
     deadline, sweep = Deadline(0.9 * seconds), Sweep(loader)
     counts = [count for count in (0, 1, 2, 4, 8, 16, 32, 64) if count <= max(4, 2 * machine.usable_cpus())]
-    sweep.run(counts, deadline, _IN_CURVE)
+    sweep.run(counts[:1], deadline, _IN_CURVE)
     if 0 not in sweep.seconds:
         raise DataError(f"the DataLoader fails without workers: {sweep.failed['num_workers=0']}")
+    sweep.run(counts, deadline, _IN_CURVE)
     best, pin = enough(sweep.seconds), torch.cuda.is_available()
     curve = {count: 1 / taken for count, taken in sweep.seconds.items()}
     notes = [f"not tried: {name}, {reason}" for name, reason in sweep.failed.items()]

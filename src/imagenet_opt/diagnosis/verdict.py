@@ -23,7 +23,7 @@ MEANINGS = {
     "host_sync": ("Host sync", "the host waits for the GPU in each step"),
     "launches": ("Launch-bound", "the host launches operations more slowly than the device computes them"),
     "training": ("Healthy", "the step is the limit"),
-    "none": ("Balanced", "no single remedy makes the loop noticeably faster"),
+    "none": ("Balanced", "no remedy was found that makes the loop noticeably faster"),
 }
 """Cause -> first words of the verdict, and the cause in a few words."""
 HEALTHY = ("training", "none")

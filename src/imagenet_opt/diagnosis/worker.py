@@ -1,5 +1,6 @@
 """Runs in the workers of a DataLoader: times each sample, the joining to a batch and the sending, and pauses them."""
 
+import atexit
 import linecache
 import os
 import re
@@ -170,6 +171,7 @@ def _begin(pause: Tensor) -> None:
             signal.signal(signal.SIGPROF, _look)
             signal.siginterrupt(signal.SIGPROF, False)
             signal.setitimer(signal.ITIMER_PROF, _SAMPLE_SECONDS, _SAMPLE_SECONDS)
+            atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # later on, the signal would kill a spawned worker
     parent = os.getppid()
     while pause.item():
         time.sleep(_PAUSE_SECONDS)

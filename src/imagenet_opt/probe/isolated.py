@@ -147,14 +147,16 @@ def _end_with(died: threading.ExceptHookArgs) -> None:
 
 def begin_measuring() -> None:
     """Let idle threads wait without spinning, as in train.py, since spinning would slow down the loader's workers;
-    and let SIGTERM end the process like an error, so that clean-up runs."""
+    and let SIGTERM and SIGHUP end the process like an error, so that clean-up runs."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     end_like_an_error()
 
 
 def end_like_an_error() -> None:
-    """Let SIGTERM raise SystemExit with the shell's status for that signal."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    """Let SIGTERM, and SIGHUP unless nohup ignores it, raise SystemExit with the shell's status for that signal."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, lambda number, frame: sys.exit(128 + number))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ def images_of(place: str | Path, split: str, cache: Path) -> tuple[list[int], li
 
 def test_read_like_its_folder(hub: Path, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(hub / "owner/name", images_root, compression="none")
-    write_set(hub / "owner/several/a", images_root, compression="none")
+    write_set(hub / "owner/name/a", images_root, compression="none")
     expected = images_of(images_root, "val", tmp_path / "cache")
-    for url in (URL, f"{URL}@main/", "hf://datasets/owner/several@main/a"):
+    for url in (URL, f"{URL}@main/", "hf://datasets/owner/name@main/a"):
         assert images_of(url, "val", tmp_path / "cache") == expected
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert images_of(URL, "val", tmp_path / "cache") == expected

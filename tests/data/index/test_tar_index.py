@@ -150,7 +150,7 @@ def labelled(label: str) -> bytes:
         ({"0.tar": labelled("0"), "1.tar": b""}, "train/1.tar, one of 2 tars, is empty"),
         ({"0.tar": labelled("0"), "1.tar": b"x" * 600}, "1.tar, one of 2 tars, is not a tar"),
         ({"0.tar": labelled("x"), "1.tar": labelled("0")}, "numbers and names"),
-        ({"0.tar": header("a\x1b[2J.jpg", kind=b"2", linkname="x") + bytes(1024)}, r"a\x1b[2J.jpg"),
+        ({"0.tar": header("a\x1b[2J.jpg", kind=b"2", linkname="x") + bytes(1024)}, r"a\x1b[2J.jpg', which is a link"),
         ({"0.tar": labelled("0"), "index.json": json.dumps(WIDS).encode()}, "index.json says 2"),
     ],
 )

@@ -86,6 +86,9 @@ def test_boxes_are_erased_in_images_of_any_shape() -> None:
 
 def test_other_inputs_end_in_one_line() -> None:
     good, crop = pixels(2, 8, 9), np.zeros((4, 5, 3), np.uint8)
+    image, crops = encoded(picture(120, 200)), ops.ragged([crop])
+    layer = ops.Layer(ops.Operation.ROTATE, [1, 2], (0, 0, 0))
+    leaf = good.float().requires_grad_()
     calls = {
         "images are torch.float32": lambda: ops.augment(good.float(), "trivialaugment"),
         "policy=7": lambda: ops.augment(good, 7),
@@ -99,9 +102,36 @@ def test_other_inputs_end_in_one_line() -> None:
         r"crops\[1\] is torch.uint8 \(3, 8, 9\)": lambda: ops.ragged([crop, good[0]]),
         r"crops\[0\] is float64": lambda: ops.ragged([crop.astype(float)]),
         "flips= must be": lambda: ops.ragged([crop, crop], flips=[True, False, True]),
-        "size=0": lambda: ops.resize(ops.ragged([crop]), 0),
-        "interpolation='nearest'": lambda: ops.resize(ops.ragged([crop]), 8, interpolation="nearest"),
-        "box=.*120 x 200": lambda: ops.decode(encoded(picture(120, 200)), (0, 0, 121, 10)),
+        "windows=": lambda: ops.ragged([crop], windows=[[0, 0, np.inf, 1]]),
+        "size=0": lambda: ops.resize(crops, 0),
+        r"size=5\.5": lambda: ops.resize(crops, 5.5),
+        "size=.*2": lambda: ops.resize(crops, (5, 5, 5)),
+        "interpolation=nearest": lambda: ops.resize(crops, 8, interpolation="nearest"),
+        "dtype=torch.int32": lambda: ops.resize(crops, 8, dtype=torch.int32),
+        "crops is a Tensor": lambda: ops.resize(good, 8),
+        "box=.*120 x 200": lambda: ops.decode(image, (0, 0, 121, 10)),
+        r"box=\(1, 2, 3\)": lambda: ops.decode(image, (1, 2, 3)),
+        r"box=\(0\.5,": lambda: ops.decode(image, (0.5, 0, 5, 5)),
+        "box=None": lambda: ops.decode(image, lambda height, width: None),
+        "policy=randm7": lambda: ops.augment(good, "randm7"),
+        "generator=5": lambda: ops.augment(good, "trivialaugment", generator=5),
+        "arguments=.*nan": lambda: ops.augment(good, layer._replace(arguments=[np.nan, 1])),
+        "operations=": lambda: ops.augment(good, layer._replace(operations=16)),
+        "fill=": lambda: ops.augment(good, layer._replace(fill=(0, 0))),
+        "fill=.*256": lambda: ops.augment(good, layer._replace(fill=(0, 0, 256))),
+        "images are torch.int32": lambda: ops.normalize(good.int()),
+        r"images are torch.uint8 \(3, 8, 9\)": lambda: ops.normalize(good[0]),
+        r"images are torch.float32 \(2, 1": lambda: ops.normalize(good[:, :1].float()),
+        "images is a str": lambda: ops.normalize("x"),
+        "dtype=torch.uint8": lambda: ops.normalize(good, dtype=torch.uint8),
+        "mean=.*3 numbers": lambda: ops.normalize(good, mean=(1, 2)),
+        "std=": lambda: ops.normalize(good, std=(0, 0, 0)),
+        "probability=2": lambda: ops.erase(good, 2),
+        "probability=nan": lambda: ops.erase(good, float("nan")),
+        "probability=a": lambda: ops.erase(good, "a"),
+        "mean=0": lambda: ops.erase(good, 0.5, mean=0),
+        r"images are torch.float32 \(3, 8, 9\)": lambda: ops.erase(good[0].float(), 0.5),
+        "images require gradients": lambda: ops.erase(leaf, 0.5),
         "encoded is a str": lambda: ops.decode("image.jpg"),
     }
     for message, call in calls.items():
@@ -109,11 +139,8 @@ def test_other_inputs_end_in_one_line() -> None:
             call()
     with pytest.raises(BadSample, match=r"cannot decode cat\.jpg"):
         ops.decode(b"\xff\xd8 no image", name="cat.jpg")
-    assert ops.decode(encoded(picture(120, 200)), lambda height, width: (0, 0, height, width // 4)).shape == (
-        120,
-        50,
-        3,
-    )
+    assert ops.decode(image, lambda height, width: (0, 0, height, width // 4)).shape == (120, 50, 3)
+    assert ops.augment(good[:0], "trivialaugment").shape == (0, 3, 8, 9)
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")

@@ -17,7 +17,8 @@ message as one line, without a traceback, and exits with status 2 (Preempted: 75
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 Name = str | Callable[[], str]
 """A name for an error, or what makes the name: an image needs none as long as nothing fails."""
@@ -161,6 +162,22 @@ class Preempted(BaseException):
 
 class RunFolderError(ImagenetOptError):
     """The run folder cannot be written, or another process trains in it. Choose another with hydra.run.dir=FOLDER."""
+
+
+@contextmanager
+def own_names(**names: str) -> Iterator[None]:
+    """Let errors name the arguments of a function, not the keys of a configuration; commands to copy keep the keys.
+
+    names: the argument for a key below `data.`, if it has another name.
+    """
+    keys = r"(?<![\w/.'])(?<!pack )data\.(train_folder(?:,| and) data\.val_folder|\w+)=?"
+    try:
+        yield
+    except ImagenetOptError as error:
+        error.args = (
+            re.sub(keys, lambda key: f"{names.get(key[1], 'split' if '_folder' in key[1] else key[1])}=", str(error)),
+        )
+        raise
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -21,13 +21,13 @@ from imagenet_opt.data.index.layout import root_of
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, joined
 from imagenet_opt.data.loader import eval_loader, train_loader
-from imagenet_opt.data.options import LoaderOptions
+from imagenet_opt.data.options import LoaderOptions, checked
 from imagenet_opt.data.order import EvalOrder
 from imagenet_opt.data.plain_loader import numbered_as_in_train, rank_info
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.transforms.augment import Augmenter, ColorJitter, Policy, parse_policy
 from imagenet_opt.data.transforms.crop import CropPlan, eval_crops, train_crops
-from imagenet_opt.errors import ConfigError
+from imagenet_opt.errors import ConfigError, DatasetNotFound, own_names
 
 _SIGNATURE = inspect.signature(timms.create_loader)
 _HONOURED = (
@@ -63,6 +63,14 @@ class TimmLoader(timms.PrefetchLoader):
             yield images if self.random_erasing is None else self.random_erasing(images), labels
 
 
+@own_names(
+    root="dataset",
+    image_size="input_size",
+    crop_scale="scale",
+    val_crop_ratio="crop_pct",
+    augment="auto_augment",
+    repeated_augmentation="num_aug_repeats",
+)
 def create_loader(*args: Any, **kwargs: Any) -> TimmLoader:
     """timm's function, with its arguments; docs/timm.md says what each does here. dataset: timm's ImageDataset over a
     folder or tars, or the path or URL of a split in any form that `imagenet_opt.loader` reads.
@@ -99,6 +107,7 @@ def _arguments(args: Any, kwargs: Any) -> SimpleNamespace:
     a = SimpleNamespace(**bound.arguments)
     *channels, height, a.side = a.input_size if isinstance(a.input_size, tuple | list) else (a.input_size,) * 2
     a.is_random = a.is_training and not a.no_aug
+    a.re_prob, a.hflip = (checked(name, getattr(a, name) or 0, "random_erasing") for name in ("re_prob", "hflip"))
     collates = (None, timms.fast_collate, torch.utils.data.default_collate)
     honoured = {
         "input_size": height == a.side and channels in ([], [3]),
@@ -155,7 +164,10 @@ def _split_of(dataset: Any, is_training: bool) -> Split:
     if isinstance(dataset, str | os.PathLike):
         root, _, split = os.fspath(dataset).rstrip("/").rpartition("/")
         place, cache = root_of(root or "."), cache_folder(None)
-        index = open_index(place, split, cache)
+        try:
+            index = open_index(place, split, cache)
+        except DatasetNotFound as error:
+            raise DatasetNotFound(f"dataset={os.fspath(dataset)!r}: {error}") from error
         return index if is_training else numbered_as_in_train(index, place, cache)
     if isinstance(dataset, timms.ImageDataset) and dataset.input_img_mode == "RGB" and dataset.target_transform is None:
         if isinstance(dataset.reader, ReaderImageFolder):

@@ -4,7 +4,7 @@ import ast
 import inspect
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
@@ -18,6 +18,8 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveAmount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+_LENGTHS = ("missing", "too_long", "tuple_type")
+"""Errors of pydantic for a tuple of another length, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +118,8 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = getattr(self, option.name)
-            try:
-                strict = isinstance(value, bool) or None  # else true would be the number 1
-                object.__setattr__(self, option.name, _adapter(option.name).validate_python(value, strict=strict))
-            except ValidationError as error:
-                forms = dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in error.errors())
-                auto = (option.name, value) == ("batch_size", "auto")
-                more = "; auto is for train.py: set the number that it or imagenet-opt tune finds" * auto
-                raise ConfigError(f"data.{option.name}={value} must be {' or '.join(forms)}{more}") from error
+            value = checked(f"data.{option.name}", getattr(self, option.name), option.name)
+            object.__setattr__(self, option.name, value)
         if self.crop_scale[0] > self.crop_scale[1]:
             raise ConfigError(f"data.crop_scale={self.crop_scale} must begin with the smaller share")
         if self.repeated_augmentation > 1 and (self.shuffle == "block" or self.samples_per_epoch is not None):
@@ -154,6 +149,22 @@ class LoaderOptions:
         return replace(self, batch_size=size, global_batch_size=None)
 
 
+def checked(name: str, value: Any, option: str) -> Any:
+    """The value, converted, if the loader's option may have it. Raises ConfigError with the name."""
+    try:
+        strict = isinstance(value, bool) or None  # else true would be the number 1
+        return _adapter(option).validate_python(value, strict=strict)
+    except ValidationError as error:
+        length = f"a list or tuple of {len(get_args(_hints()[option]))} numbers"  # of a tuple
+        forms = dict.fromkeys(
+            length if each["type"] in _LENGTHS else each["msg"].removeprefix("Input should be ")
+            for each in error.errors()
+        )
+        auto = (option, value) == ("batch_size", "auto")
+        more = "; auto is for train.py: set the number that it or imagenet-opt tune finds" * auto
+        raise ConfigError(f"{name}={value} must be {' or '.join(forms)}{more}") from error
+
+
 def option_docs() -> dict[str, str]:
     """The docstring of each option, in one line."""
     body: Any = ast.parse(inspect.getsource(LoaderOptions)).body[0]
@@ -164,4 +175,9 @@ def option_docs() -> dict[str, str]:
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
     """Checks an option, and converts it: the lists of YAML to tuples, for example."""
-    return TypeAdapter(get_type_hints(LoaderOptions, include_extras=True)[name])
+    return TypeAdapter(_hints()[name])
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(LoaderOptions, include_extras=True)

@@ -5,8 +5,7 @@ import operator
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from imagenet_opt.data.options import LoaderOptions, option_docs
 from imagenet_opt.data.order import ROWS
 from imagenet_opt.data.prefetcher import DevicePrefetcher
 from imagenet_opt.data.transforms.resize import DTYPES
-from imagenet_opt.errors import ClassMismatch, ConfigError, DatasetNotFound, ImagenetOptError, did_you_mean, first_line
+from imagenet_opt.errors import ClassMismatch, ConfigError, DatasetNotFound, did_you_mean, first_line, own_names
 
 _TRAIN, _VAL = ("train",), ("val", "test", "eval")
 """Beginnings of the names of splits whose use is clear."""
@@ -53,18 +52,7 @@ _INSTEAD = {
 }
 
 
-@contextmanager
-def _own_names() -> Iterator[None]:
-    """Let errors name the arguments of `loader`, not the keys of a configuration; commands to copy keep the keys."""
-    keys = r"(?<![\w/.'])(?<!pack )data\.(train_folder(?:,| and) data\.val_folder|\w+)=?"
-    try:
-        yield
-    except ImagenetOptError as error:
-        error.args = (re.sub(keys, lambda key: f"{'split' if key[1].endswith('_folder') else key[1]}=", str(error)),)
-        raise
-
-
-@_own_names()
+@own_names()
 def loader(
     root: str | Path,
     *,
@@ -268,8 +256,8 @@ def _weights(weights: ArrayLike, num: int) -> NDArray[np.float64]:
 
 def _targets(targets: ArrayLike, num: int) -> NDArray[Any]:
     labels = _array("targets", targets)
-    if not labels.shape or len(labels) != num or labels.dtype.kind not in "biuf":
-        raise ConfigError(f"targets= must be a number, or a vector of numbers, for each of {num} images")
+    if not labels.shape or len(labels) != num or labels.dtype.kind not in "biuf" or not np.isfinite(labels).all():
+        raise ConfigError(f"targets= must be a finite number, or a vector of such numbers, for each of {num} images")
     return labels.astype(np.int64 if labels.dtype.kind in "iu" else np.float32)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from imagenet_opt.data.index.shard_index import is_packed
 from imagenet_opt.data.index.split import numbers
 from imagenet_opt.errors import DataError, DatasetNotFound
-from imagenet_opt.object_storage import is_hub, is_url
+from imagenet_opt.object_storage import SCHEMES, is_hub, is_url
 from imagenet_opt.regular_file import open_regular, read_part
 
 IMAGE_SUFFIXES = (
@@ -67,10 +67,16 @@ class Root:
 
 
 def root_of(configured: str | None) -> Path | str | None:
-    """data.root as a folder or, because a Path would lose a slash, as the text of a URL."""
+    """data.root as a folder or, because a Path would lose a slash, as the text of a URL. Raises DatasetNotFound for a
+    URL that is not read."""
     if not configured:
         return None
-    return configured if is_url(configured) or is_hub(configured) else Path(configured)
+    if is_url(configured) or is_hub(configured):
+        return configured
+    if "://" in configured and not os.path.exists(configured):
+        known = ", ".join(f"{scheme}://" for scheme in (*SCHEMES, "hf"))
+        raise DatasetNotFound(f"cannot read {configured} (data.root); expected a folder, or a URL with {known}")
+    return Path(configured)
 
 
 def split_url(root: str, split: str) -> str:

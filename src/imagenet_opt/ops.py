@@ -202,7 +202,8 @@ def _numbers(
         raise ConfigError(f"{name}= must be numbers of shape {shape} on the CPU: {error}") from error
     is_good = np.isfinite(numbers) & (numbers >= least) & (numbers <= most)
     if not (is_good & (np.round(numbers) == numbers if whole else True)).all():
-        limits = f" from {least:g}" * (least > -np.inf) + f" to {most:g}" * (most < np.inf)
+        limits = f" from {least:g}" if least > -np.inf else ""
+        limits += f" to {most:g}" if most < np.inf else ""
         raise ConfigError(f"{name}={values}: expected {'whole' if whole else 'finite'} numbers{limits}")
     return numbers
 

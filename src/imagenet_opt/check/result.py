@@ -47,4 +47,4 @@ def show(results: list[CheckResult]) -> None:
         if more := result.details[_SHOWN:]:
             console.print(f"  and {len(more)} more (--json FILE has all)")
     worst = {level: sum(result.level == level for result in results) for level in ("error", "warning")}
-    console.print(", ".join(f"{num} {level}{'s' * (num != 1)}" for level, num in worst.items()))
+    console.print(", ".join(f"{num} {level}{'' if num == 1 else 's'}" for level, num in worst.items()))

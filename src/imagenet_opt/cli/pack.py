@@ -117,7 +117,9 @@ def _pack(arguments: Namespace) -> str:
     """Pack, or resume packing. Returns a line about the result. Raises the errors of `imagenet_opt.pack`."""
     from imagenet_opt.data.index.open_index import find_source
 
-    splits = (arguments.train_folder, *[arguments.val_folder] * (arguments.val_labels is None))
+    splits = [arguments.train_folder]
+    if arguments.val_labels is None:
+        splits.append(arguments.val_folder)
     for split in splits if isinstance(arguments.root, Path) else ():
         find_source(arguments.root, split)  # raises DatasetNotFound before imports that take seconds
     from imagenet_opt.pack.pack import pack
@@ -127,7 +129,7 @@ def _pack(arguments: Namespace) -> str:
         packed = pack(on_progress=show, **{key: value for key, value in vars(arguments).items() if key != "verify"})
     seconds = time.perf_counter() - began
     content = (
-        f"{packed.images} images, {packed.rejected} rejected{' (rejected.csv says why)' * (packed.rejected > 0)}, "
+        f"{packed.images} images, {packed.rejected} rejected{' (rejected.csv says why)' if packed.rejected else ''}, "
         f"{size(packed.bytes_in)} in, {size(packed.bytes_out)} out"
     )
     if not packed.images_seen:

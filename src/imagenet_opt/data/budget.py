@@ -102,9 +102,9 @@ def fit_loader(
     while workers > 1 and not fits(workers, prefetch):
         workers -= 1
     message = (
-        f"loader: {workers} worker{'s' * (workers > 1)} x {prefetch} batches ahead instead of "
+        f"loader: {workers} worker{'s' if workers > 1 else ''} x {prefetch} batches ahead instead of "
         f"data.num_workers={wanted[0]} x data.prefetch_factor={wanted[1]}: this process has {most} "
-        f"CPU{'s' * (most > 1)}, {memory / loaders / GIB:.1f} GiB of memory and "
+        f"CPU{'s' if most > 1 else ''}, {memory / loaders / GIB:.1f} GiB of memory and "
         f"{shared_memory / loaders / GIB:.1f} GiB of /dev/shm for a loader; a worker takes {worker_bytes / _MIB:.0f} "
         f"MiB, and {SPARE_BATCHES} batches more than it prefetches, of {batch_bytes / _MIB:.0f} MiB each"
     )

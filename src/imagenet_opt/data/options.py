@@ -160,8 +160,9 @@ def checked(name: str, value: Any, option: str) -> Any:
             length if each["type"] in _LENGTHS else each["msg"].removeprefix("Input should be ")
             for each in error.errors()
         )
-        auto = (option, value) == ("batch_size", "auto")
-        more = "; auto is for train.py: set the number that it or imagenet-opt tune finds" * auto
+        more = ""
+        if (option, value) == ("batch_size", "auto"):
+            more = "; auto is for train.py: set the number that it or imagenet-opt tune finds"
         raise ConfigError(f"{name}={value} must be {' or '.join(forms)}{more}") from error
 
 

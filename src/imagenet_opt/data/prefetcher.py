@@ -58,9 +58,9 @@ class BadSamples:
             first = "; ".join(list(self.reasons.values())[:_SHOWN])
             more = f"; and {num - _SHOWN} more" if num > _SHOWN else ""
             raise TooManyBadSamples(
-                f"{num} bad sample{'s' * (num > 1)}, and data.max_bad_fraction={self.max_fraction:g} allows {allowed} "
-                f"of the {num_read:.0f} samples that this process has read: {first}{more}. The log names all of them "
-                "(skipped: ...); fix the files, or raise data.max_bad_fraction"
+                f"{num} bad sample{'s' if num > 1 else ''}, and data.max_bad_fraction={self.max_fraction:g} allows "
+                f"{allowed} of the {num_read:.0f} samples that this process has read: {first}{more}. The log names all "
+                "of them (skipped: ...); fix the files, or raise data.max_bad_fraction"
             )
 
 
@@ -113,7 +113,7 @@ class DevicePrefetcher:
         rank = f"rank {order.rank} of {order.world_size}, " if order.world_size > 1 else ""
         return (
             f"<imagenet_opt.loader: {self.num_samples:,} images, {len(self.classes)} classes, {len(self)} batches of "
-            f"{self.batch_size}, {num_workers} worker{'s' * (num_workers != 1)}, {rank}{self.copies.device}>"
+            f"{self.batch_size}, {num_workers} worker{'' if num_workers == 1 else 's'}, {rank}{self.copies.device}>"
         )
 
     @property

@@ -215,7 +215,8 @@ def _of_step(measured: Measurements) -> Iterator[Candidate]:
         saved = (share * (step - busy) for share in (_LEAST_SAVED[cause], 1.0))
         low, high = (measured.seconds / (measured.seconds - seconds) for seconds in saved)
         says = [f"the GPU computes {busy / step:.0%} of the step on a batch that stays on it"]
-        says += [f"{waits:.0f} waits for the GPU in each step: {', '.join(measured.waits)}"] * (waits >= 1)
+        if waits >= 1:
+            says.append(f"{waits:.0f} waits for the GPU in each step: {', '.join(measured.waits)}")
         yield Candidate(cause, low, high, low, tuple(says), _REMEDIES[cause])
     trial, num = measured.trial("batch_size"), measured.num_ops
     is_short = num >= _LEAST_OPERATIONS and median(measured.step_cpu or measured.kept) < _SHORT_OPERATION * num

@@ -97,9 +97,10 @@ def _read_plan(target: FolderTarget) -> Any:
 def _check_same(target: FolderTarget, stored: Any, wanted: dict[str, Any]) -> None:
     if stored is None or all(stored.get(key) == wanted[key] for key in ("format", "options", "fingerprint")):
         return
+    is_same = stored["fingerprint"] == wanted["fingerprint"]
     raise ConfigError(
         f"{target.place} holds a pack of {_describe(stored)}, but this command packs {_describe(wanted)}"
-        f"{', and the images have other names, labels or sizes' * (stored['fingerprint'] != wanted['fingerprint'])}. "
+        f"{'' if is_same else ', and the images have other names, labels or sizes'}. "
         "Choose another folder with out=FOLDER, use the options of the existing pack, or remove "
         f"{target.place.rpartition('/')[0]} to start over"
     )

@@ -60,7 +60,8 @@ def verify(
     threads = ThreadPoolExecutor(workers)  # reading and zlib.crc32 let other threads run
     try:
         for end, damage in zip(ends, threads.map(partial(_damage, split), range(len(ends))), strict=True):
-            lines += [damage] * bool(damage)
+            if damage:
+                lines.append(damage)
             on_progress(end, len(index))
     finally:
         threads.shutdown(cancel_futures=True)

@@ -45,7 +45,7 @@ def _facts(record: RunRecord) -> str:
         parts.append("not evaluated (imagenet-opt evaluate ckpt=RUN)")
     else:
         view = f"eval={found.eval}" if found.eval else f"{found.image_size} px, crop {found.crop_ratio:.3g}"
-        view += ", with the mirror image" * (found.tta and not found.eval)
+        view += ", with the mirror image" if found.tta and not found.eval else ""
         parts.append(f"top-1 {found.top1:.2%} of {sum(found.images):,} images ({view})")
     return ", ".join(filter(None, parts))
 

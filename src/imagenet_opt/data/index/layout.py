@@ -216,7 +216,7 @@ def describe(names: Sequence[str], place: Path | str, root: Path | str) -> str:
             need += "imagenet-opt pack data.root=FOLDER out=PACKED, a folder or a bucket"
         return f"{place} holds {num_images} images and no class folders. {need}. Training needs a folder for each class"
     kinds = Counter(map(kind, names))
-    unpack = "; unpack the archives, and set data.root to the folder that then holds train/" * bool(
-        _ARCHIVES & {*kinds}
-    )
+    unpack = ""
+    if _ARCHIVES & {*kinds}:
+        unpack = "; unpack the archives, and set data.root to the folder that then holds train/"
     return f"{place} holds {len(names)} files: {numbers(kinds)}{unpack}" if names else ""

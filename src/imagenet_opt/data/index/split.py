@@ -168,7 +168,8 @@ def joined(names: list[bytes]) -> dict[str, Any]:
 def numbers(kinds: Mapping[str, int]) -> str:
     """For example "30 .heic, 7 .txt", the most frequent kinds first."""
     shown = Counter(kinds).most_common(5)
-    return ", ".join([f"{num} {name}" for name, num in shown] + ["..."] * (len(kinds) > len(shown)))
+    words = [f"{num} {name}" for name, num in shown]
+    return ", ".join(words if len(kinds) <= len(shown) else [*words, "..."])
 
 
 def fingerprint_of(place: str, *columns: NDArray[Any]) -> str:
@@ -225,4 +226,4 @@ def with_classes_of(train: Split, val: Split) -> Split:
 
 
 def _first(names: list[str]) -> str:
-    return ", ".join([*names[:3], *(["..."] * (len(names) > 3))])
+    return ", ".join(names if len(names) <= 3 else [*names[:3], "..."])

@@ -140,7 +140,7 @@ def open_tars(tars: Tars, cache_dir: Path) -> Split:
 def _scanned(tars: Tars) -> tuple[Split, Marks]:
     paths, began = [f"{tars.place}/{name}" for name in tars.names], time.time()
     try:
-        marks = marks_of(paths + [str(tars.list_path)] * (tars.list_path is not None))
+        marks = marks_of(paths if tars.list_path is None else [*paths, str(tars.list_path)])
         split = split_of_tars(tars, _scan_folder(tars))
         now = marks_of(paths)
     except OSError as error:
@@ -192,7 +192,7 @@ def scan_tars(tars: Tars, open_tar: Open, *, patience: float) -> list[TarSamples
 def _patiently(tars: Tars, patience: float, work: Callable[[str], T], name: str) -> T:
     """Result of the work on a tar. Raises DataError with the name of the tar."""
     path = f"{tars.place}/{name}"
-    which = path + f", one of {len(tars.names)} tars," * (len(tars.names) > 1)
+    which = path if len(tars.names) == 1 else f"{path}, one of {len(tars.names)} tars,"
     try:
         return retry_transient(partial(work, name), path, patience)
     except TarError as error:

@@ -243,10 +243,11 @@ def _without_labels(found: _Found, images: Mapping[bytes, _Place], labels: list[
     missing, key = labels.count(None), list(images)[labels.index(None)]
     of = f"{missing} of {len(images)} images" if missing < len(images) else f"{missing} images"
     captions = "; its .txt files are captions and not classes" if b".txt" in found.others else ""
-    of_imagenet = (
-        f", or put {LISTS} beside the tar, in a folder: what lies in a bucket is downloaded or packed first"
-        * (b"ILSVRC2012_val_" in images[key][0])
-    )
+    of_imagenet = ""
+    if b"ILSVRC2012_val_" in images[key][0]:
+        of_imagenet = (
+            f", or put {LISTS} beside the tar, in a folder: what lies in a bucket is downloaded or packed first"
+        )
     return (
         f"has {of} without a label (.cls, or .json with label), such as {_shown(images[key][0])}{captions}; write the "
         f"number of its class into KEY.cls, or unpack the images into a folder for each class{of_imagenet}"

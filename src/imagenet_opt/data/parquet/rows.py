@@ -154,4 +154,4 @@ def _labels(file: ParquetFile, chunk: Chunk) -> NDArray[Any]:
 
 def _listed(columns: Sequence[Column]) -> str:
     names = [".".join(column.path)[:100] for column in columns[:8]]
-    return ", ".join([*names, *["..."] * (len(columns) > 8)])
+    return ", ".join(names if len(columns) <= 8 else [*names, "..."])

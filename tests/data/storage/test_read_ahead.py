@@ -69,7 +69,7 @@ def test_memory_holds_whatever_the_files_claim(tmp_path: Path, reads_in_flight: 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "00.jpg" in str(found.pop(0)) and found == dict(enumerate(sizes[1:], 1))
-    assert rounds and peak < limit + 2 * 2**22  # and the sample that must be read
+    assert rounds and peak < limit + 2 * 2**22 + 2**20  # the sample that must be read, and objects of Python
     assert dict(reader.read_each(np.arange(1, 9))).keys() == set(range(1, 9))
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.index.open_index import open_index
-from imagenet_opt.data.index.parquet_index import names_of_split
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import DataError
@@ -25,16 +24,25 @@ def samples(split: Split) -> list[tuple[str, bytes]]:
     return [(split.classes[label], image) for label, image in zip(split.labels, images, strict=True)]
 
 
-def test_files_are_found_in_the_folder_of_their_split(images_root: Path, tmp_path: Path) -> None:
-    made = write_set(tmp_path / "made", images_root, compression="none", num_files=1)
-    for root, split, place in (
-        ("a", "train", "train/0"),
-        ("b", "train", "data/train/0"),
-        ("c", "x/train", "x/train/0"),
-    ):
-        (file := tmp_path / f"{root}/{place}.parquet").parent.mkdir(parents=True)
-        shutil.copy(made / "data/train-00000-of-00001.parquet", file)
-        assert len(open_index(tmp_path / root, split, tmp_path / "cache")) == 39
+HUB = ("data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet", "data/test-00000.parquet")
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "expected"),
+    [
+        *((HUB, split, [number]) for split, number in (("train", 0), ("val", 1), ("test", 2))),
+        (HUB[::2], "val", [1]),
+        (("train/0001.parquet", "train/0000.parquet", "trainer.parquet", "a/train.parquet"), "train", [1, 0]),
+        (("train.parquet.tmp", "train.parquet"), "train", [1]),
+        (("data/train/0.parquet",), "train", [0]),
+        (("x/train/0.parquet",), "x/train", [0]),
+    ],
+)
+def test_names_say_the_split(names: tuple[str, ...], split: str, expected: list[int], tmp_path: Path) -> None:
+    for number, name in enumerate(names):
+        (file := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table([b"x"] * 2, [number] * 2, names="abc"), file, compression="none")
+    assert open_index(tmp_path, split, tmp_path / "cache").labels[::2].tolist() == expected
 
 
 def test_samples_are_those_of_the_folder(images_root: Path, tmp_path: Path) -> None:
@@ -96,15 +104,6 @@ def test_the_chosen_column_of_labels_is_named(kind: str, tmp_path: Path, caplog:
     pq.write_table(made, tmp_path / "train.parquet", compression="none")
     assert open_index(tmp_path, "train", tmp_path / "cache").labels.tolist() == LABELS
     assert "the labels are those of label, not of coarse_label; to train on others, keep one (datasets" in caplog.text
-
-
-def test_names_say_the_split() -> None:
-    hub = ["data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet", "data/test-00000.parquet"]
-    assert names_of_split(hub, "train") == (hub[0],) and names_of_split(hub, "val") == (hub[1],)
-    assert names_of_split(hub, "test") == (hub[2],) and names_of_split([hub[0], hub[2]], "val") == (hub[2],)
-    converted = ["train/0001.parquet", "train/0000.parquet", "trainer.parquet", "a/train.parquet", "train.parquet.tmp"]
-    assert names_of_split(converted, "train") == ("train/0000.parquet", "train/0001.parquet")
-    assert names_of_split(["train.parquet"], "train") == ("train.parquet",)
 
 
 FIRST = "data/validation-00000-of-00002.parquet"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from imagenet_opt.data.index.flat_folder import open_flat
 from imagenet_opt.data.index.folder_index import open_split
-from imagenet_opt.data.index.hub import hub_files
 from imagenet_opt.data.index.layout import Root, list_of_flat, split_folder, split_url
-from imagenet_opt.data.index.parquet_index import open_parquet, parquet_files
+from imagenet_opt.data.index.parquet_index import hub_files, open_parquet, parquet_files
 from imagenet_opt.data.index.shard_index import is_packed, open_shards
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.index.tar_index import find_tars, open_tars
@@ -27,14 +26,15 @@ def open_index(
     read whole once, and then fill the local cache. to_pack: images may be compressed together, which only `imagenet-opt
     pack` reads. Raises DataError, ConfigError.
     """
-    check_codec = partial(_check_codec, root, to_pack)
     if is_hub(root):
-        found = open_parquet(hub_files(str(root), split, check_codec), cache_dir)
+        files, codec = hub_files(str(root), split)
+        _check_codec(codec, root, to_pack)
+        found = open_parquet(files, cache_dir)
     elif isinstance(root, str):
         found = _open_objects(split_url(root, split), cache_dir, cache_gb)
     else:
         found = find_source(root, split)(cache_dir)
-    check_codec(found.codec)
+    _check_codec(found.codec, root, to_pack)
     return found
 
 
@@ -67,7 +67,7 @@ def _open_objects(url: str, cache_dir: Path, cache_gb: float | None) -> Split:
         ) from error
 
 
-def _check_codec(root: Path | str | None, to_pack: bool, codec: str) -> None:
+def _check_codec(codec: str, root: Path | str | None, to_pack: bool) -> None:
     """Raise DataError, unless single images can be read or are not needed."""
     if codec and not to_pack:
         pack = shlex.join(["imagenet-opt", "pack", f"data.root={root}", "out=PACKED"])

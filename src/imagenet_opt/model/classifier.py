@@ -26,11 +26,10 @@ from imagenet_opt.model.network import frozen_parts
 from imagenet_opt.model.optimizer import check_saved_groups, options_of_groups, restore_options
 from imagenet_opt.model.rollback import Rollback
 from imagenet_opt.model.schedule import Schedule
-from imagenet_opt.model.steps_ahead import StepsAhead
 from imagenet_opt.out_of_memory import explained, ran_out
 from imagenet_opt.private_api import unscales_itself
 from imagenet_opt.run.hooks import FreesMemory, callbacks_of
-from imagenet_opt.run.rows import is_logging_step, log_numbers
+from imagenet_opt.run.rows import StepsAhead, is_logging_step, log_numbers
 
 
 class Classifier(LightningModule):

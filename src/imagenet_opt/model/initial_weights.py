@@ -16,7 +16,6 @@ from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint.names import best_of
 
 _EXPECTED = "a run folder, or a .ckpt, .safetensors or .pth file"
-_TRAINED_WITH = ("data.mean", "data.std", "model.blurpool", "model.small_stem")
 
 
 def load_initial_weights(
@@ -48,7 +47,7 @@ def load_initial_weights(
         path = _file(Path(init_from).expanduser())
         content, config = _read_safetensors(path) if path.suffix == ".safetensors" else _read(path)
         source = f"the weights of {init_from} (model.init_from)"
-        checkpoints.check_settings({"network_config": config}, network_config, _TRAINED_WITH, source)
+        checkpoints.check_settings({"network_config": config}, network_config, source)
         weights, averaged = foreign_checkpoint.weights_of(content, net.state_dict(), path, "model.init_from")
         source += averaged
         classes = config.get("classes")

@@ -19,6 +19,7 @@ from imagenet_opt.run.loggers.run_logger import run_loggers
 Numbers = Mapping[str, float]
 LateNumbers = Numbers | Callable[[], Numbers]
 _STEPS_LATE = 3
+"""So many steps after its own a row is written; `StepsAhead` keeps the host fewer steps ahead of the device."""
 
 
 def is_logging_step(trainer: Trainer) -> bool:
@@ -53,6 +54,24 @@ def rows_of(trainer: Trainer) -> "Rows":
     return rows
 
 
+class StepsAhead:
+    """Lets the host queue a step once the device has begun the step two before; never waits on a CPU.
+
+    Every queued step keeps its batch in the device's memory. A step as one CUDA graph has few launches, so CUDA's own
+    queue would hold about 15 such steps. The waiting host sleeps, which leaves its CPU to the loader's workers.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._begun: deque[Moment] = deque()
+
+    def begin(self) -> None:
+        """Call before a step is queued."""
+        self._begun.append(Moment(self._device))
+        if len(self._begun) >= _STEPS_LATE:
+            self._begun.popleft().wait()
+
+
 @dataclass(frozen=True)
 class _DueRow:
     """step: Lightning's number of the step, from 0. batch: number of the batch in its epoch, from 1. done: when the
@@ -69,8 +88,8 @@ class Rows(Callback):
     the trainer.
 
     A row is written three steps later, under its own step, with what the module logged by Lightning's `log` at that
-    step. The host is at most two steps ahead of the device (model/steps_ahead.py), so the device has finished the step
-    and the host does not wait. Validations, checkpoints and the end of an epoch first write all rows. Then a
+    step. With `StepsAhead` the host is at most two steps ahead of the device, so the device has finished the step and
+    the host does not wait. Validations, checkpoints and the end of an epoch first write all rows. Then a
     callback with `on_row` (run/hooks.py) can show the row. Lightning's `log` needs 0.3 ms for each key.
     """
 

@@ -53,7 +53,6 @@ from imagenet_opt.training.recipe import recipe_of, recipes_after
 
 log = logging.getLogger(__name__)
 
-_TRAINED_WITH = ("model.name", "model.blurpool", "model.small_stem", "data.mean", "data.std")
 _OF_A_RUN = (names.FOLDER, names.LAST, names.BEST, timeline.FOLDER, METRICS, RECORD, SUMMARY, *FILES)
 """What a later start of a run reads, and would take for its own."""
 
@@ -150,7 +149,7 @@ def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
         return Run(trainer, model, data, folder, None, 0)
     saved = checkpoints.read(checkpoint)
     source = f"the weights of {checkpoint} (resume_from)"
-    checkpoints.check_settings(saved, model.network_config, _TRAINED_WITH, source)
+    checkpoints.check_settings(saved, model.network_config, source, "model.name")
     _check_classes(saved, data.train.classes)
     checkpoints.check_network(saved, model.net, checkpoint)
     _check_saved(saved, config)

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of a file of torch.save before torch 1.6, a pickled number."""
+_TRAINED_WITH = ("data.mean", "data.std", "model.blurpool", "model.small_stem")
 _Setting = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 
@@ -238,15 +239,17 @@ def _check(path: Path) -> None:
         ) from error
 
 
-def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], keys: Iterable[str], source: str) -> None:
+def check_settings(checkpoint: dict[str, Any], expected: Mapping[str, Any], source: str, *more: str) -> None:
     """Compare settings that the weights depend on; most of them change neither names nor shapes of the weights.
 
     expected: the network_config of the run, by the names of the keys without their group. source: for the message.
+    more: keys beside those of `_TRAINED_WITH`.
     Raises CheckpointMismatch.
     """
     saved = checkpoint.get("network_config")
     if not isinstance(saved, Mapping):
         return
+    keys = (*more, *_TRAINED_WITH)
     settings = {key: [values.get(key.partition(".")[2]) for values in (saved, expected)] for key in keys}
     settings = {key: pair for key, pair in settings.items() if None not in pair}
     options = [values.get("options") or {} for values in (saved, expected)]

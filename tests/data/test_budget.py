@@ -2,26 +2,25 @@
 
 import pytest
 
-from imagenet_opt.data.budget import SPARE_BATCHES, LoaderBudget, fit_loader
-from imagenet_opt.data.options import Auto
-from imagenet_opt.data.storage.read_pool import READ_AHEAD_BYTES
-from imagenet_opt.machine import GIB
+from imagenet_opt.data.budget import LoaderBudget, fit_loader
+
+GIB, MIB = 2**30, 2**20
 
 
-def fit(workers: int | Auto, prefetch: int, *, n: int = 1, **limits: int) -> LoaderBudget:
+def fit(workers: int | str, prefetch: int, *, n: int = 1, **limits: int) -> LoaderBudget:
     """On a machine of 64 CPUs and 124 GiB, with batches of 60 MiB and `n` training processes."""
-    machine = {"batch_bytes": 60 * 2**20, "cpus": 64, "memory": 124 * GIB} | limits
+    machine = {"batch_bytes": 60 * MIB, "cpus": 64, "memory": 124 * GIB} | limits
     machine = {"shared_memory": machine["memory"]} | machine
     return fit_loader(num_workers=workers, prefetch_factor=prefetch, processes=n, **machine)
 
 
-@pytest.mark.parametrize("batch", [60 * 2**20, 384 * 3 * 224 * 224 * 4])
+@pytest.mark.parametrize("batch", [60 * MIB, 384 * 3 * 224 * 224 * 4])
 @pytest.mark.parametrize(("memory", "processes"), [(16 * GIB, 1), (62 * GIB, 2)])
 def test_both_loaders_together_fill_no_more_than_half_of_the_memory(batch: int, memory: int, processes: int) -> None:
-    """Training's and validation's, with files read ahead and a decoded image of each worker, of each process."""
+    """Training's and validation's, of each process. A worker has three batches more than it prefetches, 128 MiB of
+    files read ahead, and a decoded image."""
     budget = fit(32, 8, batch_bytes=batch, memory=memory, n=processes)
-    webp_bytes = 76 * 2**20
-    each = budget.num_workers * ((budget.prefetch_factor + SPARE_BATCHES) * batch + READ_AHEAD_BYTES + webp_bytes)
+    each = budget.num_workers * ((budget.prefetch_factor + 3) * batch + 128 * MIB + 76 * MIB)
     assert 0 < 2 * processes * each <= memory / 2 == budget.allowed
     assert budget.is_cut and budget.needed > budget.allowed
     assert "data.num_workers=32 x data.prefetch_factor=8" in budget.message

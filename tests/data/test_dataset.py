@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torchvision.transforms.v2.functional import horizontal_flip, normalize, pil_to_tensor, resized_crop
 
 from imagenet_opt.data.decode import nvimagecodec
 from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.data.decode.nvimagecodec import RegionCodec, load_codec
 from imagenet_opt.data.prefetcher import BadSamples
 from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.storage.record_store import RecordStore
-from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS
-from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import BadSample, TooManyBadSamples
 from tests.data.conftest import MakeLoader, assert_equal, batches, encoded, folder_of, torchvision_crop
 
@@ -49,11 +47,11 @@ def expected_image(path: Path, index: int, epoch: int, size: int) -> torch.Tenso
     """By Pillow and torchvision, from the draws for this epoch and index."""
     with Image.open(path) as image:
         source = pil_to_tensor(image.convert("RGB"))
-    draws = uniform(key_of(3, epoch), np.array([index]), RANDOM_CROP_DRAWS + 1)
+    draws = uniform(key_of(3, epoch), np.array([index]), 4 * 10 + 1)  # ten tries and the flip
     box = torchvision_crop(source.shape[1], source.shape[2], draws[0, :-1], (0.35, 1.0))
     cropped = resized_crop(source, *box, size=[size, size], antialias=True)
     cropped = horizontal_flip(cropped) if draws[0, -1] < 0.5 else cropped
-    return normalize(cropped / 255, list(MEAN), list(STD))
+    return normalize(cropped / 255, list(IMAGENET_DEFAULT_MEAN), list(IMAGENET_DEFAULT_STD))
 
 
 @pytest.mark.parametrize(("place", "work"), [(RecordStore, time.sleep), (Decoder, compute)])
@@ -77,7 +75,9 @@ def test_images_are_those_of_pillow(images_root: Path, loader: MakeLoader, resiz
     batch = batches(loader(images_root, resize_on=resize_on), epoch)[2]
     for row, i in enumerate(batch.indices.tolist()):
         expected = expected_image(files_of(images_root)[i], i, epoch, size=32)
-        assert (batch.images[row] - expected).abs().max() <= 3 / 255 / min(STD)  # two builds of libjpeg-turbo
+        assert (batch.images[row] - expected).abs().max() <= 3 / 255 / min(
+            IMAGENET_DEFAULT_STD
+        )  # two builds of libjpeg-turbo
         assert batch.labels[row] == i // 13
     assert batch.valid.all()
 
@@ -89,8 +89,8 @@ def test_a_worker_without_a_region_decoder_decodes_whole_and_one_warning_says_wh
         raise RuntimeError("nvImageCodec failure: '#8'\nand a second line")
 
     expected = batches(loader(images_root, region_decode=False))
-    monkeypatch.setattr(load_codec(), "Decoder", no_decoder)
-    monkeypatch.setattr(nvimagecodec, "_codec_of", cache(lambda *_: RegionCodec()))
+    monkeypatch.setattr("nvidia.nvimgcodec.Decoder", no_decoder)
+    monkeypatch.setattr(nvimagecodec, "_codec_of", cache(lambda *_: nvimagecodec.RegionCodec()))
     for _ in range(2):
         assert_equal(batches(loader(images_root, num_workers=2)), expected)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

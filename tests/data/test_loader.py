@@ -1,14 +1,11 @@
 """The same batches for any number of workers and ranks, any start and slow storage."""
 
-import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import imagenet_opt
 from imagenet_opt.data.randomness import key_of, uniform
 from tests.data.conftest import AUGMENTED, MakeLoader, assert_equal, batches, by_index
 
@@ -23,21 +20,25 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 wo
         (0, 3, "global", "worker", AUGMENTED),
         (2, 2, "block", "device", {}),
         (2, 1, "global", "worker", {"weights": range(1, 40)}),
+        (1, 0, "global", "worker", {"added_latency_ms": 30}),
     ],
 )
 def test_workers_and_starting_points_change_nothing(
     images_root: Path, loader: MakeLoader, workers: int, first: int, shuffle: str, resize_on: str, more: dict
 ) -> None:
     options = {"batch_size": 8, "shuffle": shuffle, "resize_on": resize_on, **more}
-    expected = batches(loader(images_root, **options))
+    expected = batches(loader(images_root, **options | {"added_latency_ms": 0}))
     assert len(expected) == 4
     torch.manual_seed(workers)
     np.random.seed(workers)
+    state = torch.get_rng_state()
     made = loader(images_root, num_workers=workers, **options)
     for epoch in (1, 2, 1):  # persistent workers, and read-ahead of batches that do not come
         actual = batches(made, epoch=epoch, first=first)
         assert [batch.key[:3] for batch in actual] == [(epoch, step, 32) for step in range(first, 4)]
     assert_equal(actual, expected[first:])
+    assert torch.equal(torch.get_rng_state(), state), "the model's generator"
+    assert actual[-1].stats.reads_in_flight >= (4 if "added_latency_ms" in more else 1)
 
 
 def test_the_read_ahead_samples_are_those_of_the_next_batches(images_root: Path, loader: MakeLoader) -> None:
@@ -64,22 +65,6 @@ def test_two_ranks_make_the_batch_of_one(images_root: Path, loader: MakeLoader, 
         images, expected = by_index(parts), by_index([one])
         assert images.keys() == expected.keys() and len(images) == 32
         assert all(torch.equal(images[i], image) for i, image in expected.items())
-
-
-def test_slow_storage_gives_the_same_batches_with_many_reads_in_flight(images_root: Path, loader: MakeLoader) -> None:
-    expected = batches(loader(images_root, batch_size=13))
-    made = loader(images_root, batch_size=13, num_workers=1, added_latency_ms=30)
-    for epoch in (0, 1):
-        actual = batches(made, epoch=epoch)
-    assert_equal(actual, expected)
-    assert actual[-1].stats.reads_in_flight >= 4  # quick storage gets one request at a time
-
-
-def test_starting_workers_draws_nothing_from_torchs_generator(images_root: Path, loader: MakeLoader) -> None:
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    batches(loader(images_root, num_workers=1))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_random_shift_is_padding_and_cropping(images_root: Path, loader: MakeLoader) -> None:
@@ -115,21 +100,6 @@ def test_each_key_changes_training_alone(images_root: Path, loader: MakeLoader, 
     assert_equal(
         *(batches(loader(images_root, split="val", **options)) for options in ({"resize_on": resize_on}, changed))
     )
-
-
-def test_the_page_of_the_architecture_has_each_file_of_a_sample(images_root: Path, loader: MakeLoader) -> None:
-    package, found = Path(imagenet_opt.__file__).parent, set[str]()
-    batches_of_epoch = iter(loader(images_root, resize_on="device", **AUGMENTED))
-    threading.setprofile(profile := lambda frame, event, _: found.add(frame.f_code.co_filename))
-    sys.setprofile(profile)
-    try:
-        next(batches_of_epoch)
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    opened = {Path(file).relative_to(package).as_posix() for file in found if Path(file).is_relative_to(package)}
-    page = Path(__file__).parents[2].joinpath("docs/architecture.md").read_text()
-    assert "data/dataset.py" in opened and not {file for file in opened if f"`{file}`" not in page}
 
 
 def test_a_batch_of_two_parts_is_the_batch(images_root: Path, loader: MakeLoader) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import distributed
 
-from imagenet_opt.data.transforms.resize import MEAN, STD
 from imagenet_opt.errors import ClassMismatch, ConfigError, ImagenetOptError
 from tests.data.conftest import MakeLoader, by_index
 
@@ -18,7 +18,7 @@ from tests.data.conftest import MakeLoader, by_index
 @pytest.mark.parametrize("more", [{}, {"augment": "trivialaugment", "random_erasing": 1.0}])
 def test_uint8_is_not_normalised(images_root: Path, loader: MakeLoader, resize_on: str, more: dict[str, Any]) -> None:
     options = {"resize_on": resize_on, "num_workers": 1, **more}
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD))
     pixels = list(loader(images_root, dtype=torch.uint8, **options))  # kept while workers make later batches
     known = by_index(list(loader(images_root, **options)))
     for i, image in by_index(pixels).items():

@@ -12,30 +12,35 @@ import asyncio
 import hashlib
 import multiprocessing
 import os
+import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import numpy as np
 import psutil
 import torch
+from aiohttp import web
 
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import subset
 from imagenet_opt.data.loader import RankInfo, store_of, train_loader
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.data.storage.store import Store
+from imagenet_opt.display.table import Column, Table
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from imagenet_opt.probe.throughput import SKIPPED_ROUNDS_COLD, Span, drain
+from imagenet_opt.study.comparison import ComparedSetting, Comparison
+from suites.studies.command import measured
 
 BUCKET = "bench"
 LOCAL, OBJECTS, NAIVE = "local folder", "one object an image, s3://", "one request at a time, bytes only, s3://"
@@ -44,83 +49,60 @@ LISTED = 50_000
 """Samples of an index: the images again and again, so that no epoch ends within a measurement."""
 
 
-class S3(asyncio.Protocol):
-    """One connection of a client; `files` is shared: key -> bytes."""
+class S3:
+    """The answers to the requests that the loader makes. files: key -> content."""
 
-    def __init__(self, files: dict[str, bytes], etags: dict[str, str], latency: float) -> None:
-        self.files, self.etags, self.latency = files, etags, latency
-        self.received = b""
+    def __init__(self, files: dict[str, bytes], latency: float) -> None:
+        self.files, self.latency = files, latency
+        self.etags = {key: f'"{hashlib.md5(content).hexdigest()}"' for key, content in files.items()}
 
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-        while b"\r\n\r\n" in self.received:
-            head, _, self.received = self.received.partition(b"\r\n\r\n")
-            asyncio.get_running_loop().call_later(self.latency, self.answer, head.decode("latin-1"))
-
-    def answer(self, head: str) -> None:
-        first, *lines = head.split("\r\n")
-        method, target, _ = first.split(" ")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        place = urlsplit(target)
-        key = unquote(place.path).removeprefix(f"/{BUCKET}").removeprefix("/")
+    async def answer(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(self.latency)
+        key, part = request.match_info["key"], request.http_range
         if not key:
-            self.send(200, self.listing(parse_qs(place.query)))
-        elif key not in self.files:
-            self.send(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        else:
-            self.send_file(key, headers.get("range", ""), is_head=method == "HEAD")
+            return web.Response(text=self.listing(request.query), content_type="application/xml")
+        if key not in self.files:
+            return web.Response(status=404, text="<Error><Code>NoSuchKey</Code></Error>")
+        content, headers = self.files[key], {"ETag": self.etags[key], "Last-Modified": "Sun, 01 Jan 2023 00:00:00 GMT"}
+        if part == slice(None, None, 1):
+            return web.Response(body=content, headers=headers)
+        first, end, _ = part.indices(len(content))
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(content)}"
+        return web.Response(status=206, body=content[first:end], headers=headers)
 
-    def send_file(self, key: str, wanted: str, *, is_head: bool) -> None:
-        content, more = self.files[key], f"ETag: {self.etags[key]}\r\nLast-Modified: Sun, 01 Jan 2023 00:00:00 GMT\r\n"
-        size, status = len(content), 200
-        if wanted:
-            start, _, end = wanted.removeprefix("bytes=").partition("-")
-            last = min(int(end or size - 1), size - 1)
-            content, status = memoryview(content)[int(start) : last + 1], 206
-            more += f"Content-Range: bytes {start}-{last}/{size}\r\n"
-        self.send(status, content, more, is_head=is_head)
-
-    def listing(self, query: dict[str, list[str]]) -> bytes:
-        prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
-        keys = [key for key in self.files if key.startswith(prefix)]
-        folders: list[str] = []
-        if delimiter:
-            below = [key[len(prefix) :] for key in keys]
-            folders = sorted({prefix + name.partition("/")[0] + "/" for name in below if "/" in name})
-            keys = [key for key, name in zip(keys, below, strict=True) if "/" not in name]
-        entries = "".join(
+    def listing(self, query: Mapping[str, str]) -> str:
+        """All keys below the prefix; with a delimiter those of the folder itself, and the folders in it."""
+        prefix, keys, folders = query.get("prefix", ""), list[str](), set[str]()
+        for key in self.files:
+            name, slash, _ = key.removeprefix(prefix).partition("/")
+            if not key.startswith(prefix):
+                continue
+            if slash and "delimiter" in query:
+                folders.add(f"{prefix}{name}/")
+            else:
+                keys.append(key)
+        entries = [
             f"<Contents><Key>{escape(key)}</Key><LastModified>2023-01-01T00:00:00.000Z</LastModified>"
             f"<ETag>{escape(self.etags[key])}</ETag><Size>{len(self.files[key])}</Size></Contents>"
             for key in keys
-        ) + "".join(f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders)
-        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
-
-    def send(self, status: int, body: Any, more: str = "", *, is_head: bool = False) -> None:
-        self.transport.write(f"HTTP/1.1 {status} X\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode())
-        if not is_head:
-            self.transport.write(body)
+        ]
+        entries += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders)]
+        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(entries)}</ListBucketResult>"
 
 
 def serve(folders: dict[str, Path], latency: float, port: Any) -> None:
-    """Serve all files of the folders, from memory, below their names."""
+    """Serve all files of the folders, from memory, below their names. port: a pipe for the number of the port."""
     files = {
         f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes()
         for name, folder in folders.items()
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
-    etags = {key: f'"{hashlib.md5(content).hexdigest()}"' for key, content in files.items()}
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: S3(files, etags, latency), "127.0.0.1", 0)
-        port.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(run())
+    app = web.Application()
+    app.router.add_get(f"/{BUCKET}{{slash:/?}}{{key:.*}}", S3(files, latency).answer)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port.send(server.getsockname()[1])
+        web.run_app(app, sock=server, print=None)
 
 
 def loader_rate(root: Path | str, cache: Path, options: LoaderOptions, seconds: float) -> float:
@@ -151,7 +133,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        measure(args, Path(scratch))
+        print(measure(args, Path(scratch)).markdown())
 
 
 @contextmanager
@@ -168,7 +150,7 @@ def served(folders: dict[str, Path], latency_seconds: float) -> Iterator[psutil.
     server.kill()
 
 
-def measure(args: argparse.Namespace, scratch: Path) -> None:
+def measure(args: argparse.Namespace, scratch: Path) -> Table:
     plain, packed = scratch / "plain", scratch / "packed"
     plain.mkdir()
     for split in ("train", "val"):
@@ -178,35 +160,33 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
     options = LoaderOptions(batch_size=args.batch_size, num_workers=args.workers, resize_on="device", cache_gb=0)
     in_blocks = replace(options, shuffle="block")
     with served({"plain/train": args.images.resolve(), "packed": packed}, args.latency_ms / 1000) as server:
+
+        def turn(rate: Callable[[], float]) -> tuple[float, float]:
+            """Images per second, and CPUs of the server meanwhile."""
+            before, began = sum(server.cpu_times()[:2]), time.perf_counter()
+            images_per_second = rate()
+            return images_per_second, (sum(server.cpu_times()[:2]) - before) / (time.perf_counter() - began)
+
         naive = store_of(open_index(f"{url}/plain", "train", cache), options)
-        rows: dict[str, Callable[[], float]] = {
+        rates: dict[str, Callable[[], float]] = {
             LOCAL: lambda: loader_rate(plain, cache, options, args.seconds),
             "shards, local": lambda: loader_rate(packed, cache, in_blocks, args.seconds),
             "shards, s3://": lambda: loader_rate(f"{url}/packed", cache, in_blocks, args.seconds),
             OBJECTS: lambda: loader_rate(f"{url}/plain", cache, options, args.seconds),
             NAIVE: lambda: naive_rate(naive, args.seconds),
         }
-        results: dict[str, list[float]] = {name: [] for name in rows}
-        cpu: dict[str, list[float]] = {name: [] for name in rows}
-        for _ in range(args.rounds):
-            for name, rate in rows.items():
-                before, began = sum(server.cpu_times()[:2]), time.perf_counter()
-                results[name].append(rate())
-                cpu[name].append((sum(server.cpu_times()[:2]) - before) / (time.perf_counter() - began))
-    print_table(args, results, cpu)
-
-
-def print_table(args: argparse.Namespace, results: dict[str, list[float]], cpu: dict[str, list[float]]) -> None:
-    print(f"{cpu_name()}, {usable_cpus()} CPUs; {versions()}; load {os.getloadavg()[0]:.1f} at the end")
-    print(f"{args.latency_ms:g} ms, {args.workers} workers, batch {args.batch_size}, medians of {args.rounds} rounds")
-    print("| data | images/s | least and most | of the local folder | CPUs of the server |\n|---|---|---|---|---|")
-    medians = {name: median(rates) for name, rates in results.items()}
-    for name, rates in results.items():
-        share = f"{medians[name] / medians[LOCAL]:.2f}"
-        print(
-            f"| {name} | {medians[name]:.0f} | {min(rates):.0f}-{max(rates):.0f} | {share} | {median(cpu[name]):.2f} |"
-        )
-    print(f"objects against one request at a time: {medians[OBJECTS] / medians[NAIVE]:.0f} x")
+        against = dict.fromkeys(rates, LOCAL) | {LOCAL: None, NAIVE: OBJECTS}
+        settings = {name: ComparedSetting((name,), partial(turn, rate), against[name]) for name, rate in rates.items()}
+        rounds = measured(settings, args.rounds)
+    return Comparison(
+        f"{args.latency_ms:g} ms, {args.workers} workers, batch {args.batch_size}, {args.rounds} rounds",
+        ("data",),
+        "images/s",
+        settings,
+        rounds,
+        lambda found: found[0],
+        more={Column("CPUs of the server", "{:.2f}"): lambda turns: median(cpus for _, cpus in turns)},
+    ).table(f"{cpu_name()}, {usable_cpus()} CPUs; {versions()}; load {os.getloadavg()[0]:.1f} at the end")
 
 
 if __name__ == "__main__":

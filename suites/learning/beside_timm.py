@@ -14,40 +14,98 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as train.py does
 
 import argparse
 import logging
+import math
 import tempfile
 import time
 import warnings
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean, stdev, variance
 
 import torch
 
+from imagenet_opt.compare.rounds import Rounds, in_rounds
+from imagenet_opt.display.table import Cell, Column, Table
 from imagenet_opt.machine import cpu_name, usable_cpus, versions
+from imagenet_opt.measure.stats.intervals import CONFIDENCE
+from imagenet_opt.measure.stats.verdict import paired_ratios, student_quantile
 from suites.learning import timm_run, trainer_run
 from suites.learning.recipe import Learned, Recipe, link_images
-from suites.learning.verdict import table
+
+OURS, TIMM = "this trainer", "timm"
+MARGIN = 1.5
+"""Percentage points of top-1. The seeds of a run as short as this one differ by about half a point, and three seeds of
+each trainer then give an interval of about one point on both sides."""
+RULE = (
+    f"Rule: within the seed noise, if the {CONFIDENCE:.0%} interval of the difference contains 0 and lies between "
+    f"-{MARGIN} and +{MARGIN} points; not within the seed noise, if it does not contain 0; otherwise undecided."
+)
 
 
-def compare(recipe: Recipe, source: Path, folder: Path, *, num_images: int, num_seeds: int) -> str:
-    """Train both in turns, `num_seeds` runs each, on `num_images` of the training images. Returns the table.
+def train_both(recipe: Recipe, source: Path, folder: Path, *, num_images: int, num_seeds: int) -> Rounds[Learned]:
+    """Train both in turns, `num_seeds` runs each, on `num_images` of the training images.
 
     folder: for links, indices and runs; empty.
     """
     root = folder / "images"
     num_classes = link_images(source, root, num_train=num_images)
-    runs: dict[str, list[Learned]] = {"this trainer": [], "timm": []}
-    for seed in range(num_seeds):
-        turns = {
-            "this trainer": partial(trainer_run.train, recipe, root, folder / f"seed{seed}", seed),
-            "timm": partial(timm_run.train, recipe, root, num_classes, seed),
-        }
-        for name in list(turns)[:: -1 if seed % 2 else 1]:
-            began = time.perf_counter()
-            runs[name].append(turns[name]())
-            learned, seconds = runs[name][-1], time.perf_counter() - began
-            rate = f"{learned.images_per_second:.0f} images/s"
-            print(f"seed {seed}, {name}: top-1 {learned.top1:.2f} %, {rate}, {seconds:.0f} s", flush=True)
-    return table(runs["this trainer"], runs["timm"])
+
+    def train(name: str, seed: int) -> Learned:
+        began = time.perf_counter()
+        if name == OURS:
+            learned = trainer_run.train(recipe, root, folder / f"seed{seed}", seed)
+        else:
+            learned = timm_run.train(recipe, root, num_classes, seed)
+        rate, seconds = f"{learned.images_per_second:.0f} images/s", time.perf_counter() - began
+        print(f"seed {seed}, {name}: top-1 {learned.top1:.2f} %, {rate}, {seconds:.0f} s", flush=True)
+        return learned
+
+    return in_rounds((OURS, TIMM), train, range(num_seeds))
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """ours - theirs, of the means of equally many runs, with Student's interval for two samples of equal variance; the
+    interval of a single run of each has no end."""
+    num, middle = len(ours), mean(ours) - mean(theirs)
+    if num < 2:
+        return middle, -math.inf, math.inf
+    noise = math.sqrt((variance(ours) + variance(theirs)) / num)
+    reach = student_quantile((1 + CONFIDENCE) / 2, 2 * num - 2) * noise
+    return middle, middle - reach, middle + reach
+
+
+def verdict(low: float, high: float) -> str:
+    """By RULE."""
+    if not low <= 0 <= high:
+        return "not within the seed noise"
+    return "within the seed noise" if low >= -MARGIN and high <= MARGIN else "undecided: use more --seeds"
+
+
+def table(runs: Rounds[Learned], title: str) -> Table:
+    """A row of each seed, and of the means and deviations over the seeds."""
+    top1 = {name: [run.top1 for run in learned] for name, learned in runs.results.items()}
+    rates = {name: [run.images_per_second for run in learned] for name, learned in runs.results.items()}
+    (ratio,) = paired_ratios(rates, [(OURS, TIMM)])
+    numbers = (top1[OURS], top1[TIMM], rates[OURS], rates[TIMM])
+    rows: list[tuple[Cell, ...]] = [
+        (str(seed), *of_seed, of_seed[2] / of_seed[3]) for seed, of_seed in enumerate(zip(*numbers, strict=True))
+    ]
+    rows.append(("mean", *map(mean, numbers), ratio.ratio))
+    if len(top1[OURS]) > 1:
+        rows.append(("standard deviation", *map(stdev, numbers[:2]), None, None, None))
+    points, low, high = difference(top1[OURS], top1[TIMM])
+    columns = (
+        Column("seed"),
+        *(Column(f"{name}, top-1 %", "{:.2f}") for name in (OURS, TIMM)),
+        *(Column(f"{name}, images/s", "{:.0f}") for name in (OURS, TIMM)),
+        Column("ratio", "{:.2f}"),
+    )
+    notes = (
+        f"Top-1, {OURS} - {TIMM}: {points:+.2f} points ({low:+.2f} to {high:+.2f}).",
+        f"Images/s, {OURS} / {TIMM}: {ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f}).",
+        RULE,
+    )
+    return Table(title, columns, tuple(rows), notes, finding=f"Verdict: {verdict(low, high)}.")
 
 
 def main() -> None:
@@ -69,7 +127,8 @@ def main() -> None:
     recipe = Recipe(model=options.model, image_size=options.image_size, epochs=options.epochs)
     print(f"{cpu_name()}, {usable_cpus()} CPUs, {torch.get_num_threads()} threads; {versions()}\n{recipe}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        print(compare(recipe, options.data, Path(folder), num_images=options.images, num_seeds=options.seeds))
+        runs = train_both(recipe, options.data, Path(folder), num_images=options.images, num_seeds=options.seeds)
+    print(table(runs, f"{recipe.model}, {recipe.epochs} epochs of {options.images} images").markdown())
 
 
 if __name__ == "__main__":

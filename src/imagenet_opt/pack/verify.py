@@ -6,12 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from imagenet_opt.data.index.object_shards import open_object_shards
-from imagenet_opt.data.index.shard_index import AboutShard, damaged_columns, is_packed, load_index, mismatch, read_about
+from imagenet_opt.data.index.shard_index import (
+    INDEX,
+    AboutShard,
+    damaged_columns,
+    is_packed,
+    load_index,
+    mismatch,
+    parse_about,
+    read_about,
+)
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectStorage
@@ -37,11 +45,10 @@ def open_packed(place: Path | str) -> PackedSplit:
     damaged one, and, at a URL, for shards that are missing or have another size; StorageFailed.
     """
     if isinstance(place, str):
-        with TemporaryDirectory() as copy, ObjectStorage(place, KEY).explained():  # the maps stay when the files go
-            if (remote := open_object_shards(place, Path(copy), key=KEY)) is not None:
-                assert remote.origin is not None
-                about = read_about(remote.origin.about.parent)
-                return PackedSplit(remote, about.shards)
+        storage = ObjectStorage(place, KEY)
+        with storage.explained():
+            if (remote := open_object_shards(place, None, key=KEY)) is not None:
+                return PackedSplit(remote, parse_about(storage.read(INDEX), f"{place}/{INDEX}").shards)
     elif is_packed(place):
         index, about = load_index(place), read_about(place)
         if damaged := damaged_columns(place, about):

@@ -1,10 +1,12 @@
 """The index of a folder: files, cache, changes, and errors."""
 
 import errno
+import json
 import logging
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,19 +145,30 @@ def test_images_are_found_by_class_and_others_are_counted(tmp_path: Path, caplog
     assert isinstance(index.names.base, np.memmap) and "left out are other files: 2 .heic" in caplog.text
 
 
+def forge(kept: Path, **columns: np.ndarray) -> None:
+    """Replace columns of a cache, whose checksums are right again."""
+    about = json.loads((kept / "about.json").read_text())
+    del about["crc32"]
+    for name, column in columns.items():
+        np.save(kept / f"{name}.npy", column)
+        about["columns"][name] = zlib.crc32((kept / f"{name}.npy").read_bytes())
+    (kept / "about.json").write_text(json.dumps(about | {"crc32": zlib.crc32(json.dumps(about).encode())}))
+
+
 DAMAGE: list[Callable[[Path, Path], object]] = [
-    lambda folder, _: np.save(folder / "labels.npy", np.array([0, 1, 2], np.int32)),
-    lambda folder, _: np.save(folder / "name_offsets.npy", np.array([0, 2**62, -(2**62), 21])),
-    lambda folder, _: np.save(folder / "labels.npy", np.array([None] * 3), allow_pickle=True),
-    lambda folder, _: (folder / "about.json").write_text("[" * 100_000),
-    lambda folder, _: os.truncate(folder / "names.npy", 130),
-    lambda folder, root: (folder / "about.json").write_text(
-        (folder / "about.json").read_text().replace(f"{root}/train", f"{root}/trail", 1)
+    lambda kept, _: np.save(kept / "labels.npy", np.array([1, 0, 0], np.int32)),
+    lambda kept, _: forge(kept, labels=np.array([0, 1, 2], np.int32)),
+    lambda kept, _: forge(kept, name_offsets=np.array([0, 2**62, -(2**62), 21])),
+    lambda kept, _: forge(kept, labels=np.array([None] * 3)),
+    lambda kept, _: (kept / "about.json").write_text("[" * 100_000),
+    lambda kept, _: os.truncate(kept / "names.npy", 130),
+    lambda kept, root: (kept / "about.json").write_text(
+        (kept / "about.json").read_text().replace(f"{root}/train", f"{root}/trail", 1)
     ),
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGE, ids=["labels", "offsets", "pickled", "deep", "cut", "place"])
+@pytest.mark.parametrize("damage", DAMAGE, ids=["swapped", "labels", "offsets", "pickled", "deep", "cut", "place"])
 def test_a_damaged_cache_is_replaced(damage: Callable[[Path, Path], object], tmp_path: Path) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg")
     expected = names(opened(root))
@@ -167,9 +180,9 @@ def test_a_damaged_cache_is_replaced(damage: Callable[[Path, Path], object], tmp
 def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     root = tree(tmp_path / "d", "train/a/1234567.jpg", "train/a/89..a.jpg")
     opened(root)
-    (column,) = tmp_path.glob("cache/index/*/names.npy")
+    (kept,) = tmp_path.glob("cache/index/*")
     for outside in (b"../../secret!", b"/etc/passwd-!"):
-        np.save(column, np.frombuffer(outside + b"a/89..a.jpg", np.uint8))
+        forge(kept, names=np.frombuffer(outside + b"a/89..a.jpg", np.uint8))
         index = opened(root)
         with pytest.raises(DataError, match=r"outside of this folder; empty data\.cache_dir/index"):
             index.path(0)

@@ -16,12 +16,13 @@ import tempfile
 import time
 import tokenize
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ABOUT = "about.json"
-_FORMAT = 5
+_FORMAT = 6
 Mark = tuple[int, int, int, int]
 """Size of a file, modification time, change time and inode. Unpacking may set the first time back, and no program the
 second."""
@@ -162,35 +163,29 @@ def mark(path: str | Path) -> Mark:
     return size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder that replaces `folder` at the end of the block. Raises OSError."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new_") as scratch:
-        fresh = Path(scratch, "index")
-        fresh.mkdir()
-        yield fresh
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            os.replace(fresh, folder)
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:  # another process of this run was faster
-                raise
-
-
-def save(cached: Path, split: Split, about: Mapping[str, Any]) -> Split:
+def save(cached: Path, split: Split, about: Mapping[str, Any] = MappingProxyType({})) -> Split:
     """The split, with its columns mapped from files in `cached`. about: further facts for `load`. A failure is only a
     warning, because the columns are in memory."""
     columns = {name: column for name in _DTYPES if len(column := getattr(split, name))}
     kept = {name: getattr(split, name) for name in ("place", "classes", "containers", "others", "open_ends", "codec")}
     etag_bytes = split.etags.itemsize if len(split.etags) else 0
-    kept |= {"listed": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f UTC}", "columns": [*columns], "etag_bytes": etag_bytes}
-    facts = {"format": _FORMAT, **kept, **about}
+    kept |= {"listed": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f UTC}", "etag_bytes": etag_bytes}
     try:
-        with new_folder(cached) as fresh:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cached.parent, prefix="new_") as scratch:
+            fresh = Path(scratch, "index")
+            fresh.mkdir()
             for name, column in columns.items():
                 np.save(fresh / f"{name}.npy", column)
+            checksums = {name: crc32_of(fresh / f"{name}.npy") for name in columns}
+            facts = {"format": _FORMAT, **kept, "columns": checksums, **about}
             (fresh / ABOUT).write_text(json.dumps(facts | {"crc32": zlib.crc32(json.dumps(facts).encode())}))
+            shutil.rmtree(cached, ignore_errors=True)
+            try:
+                os.replace(fresh, cached)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:  # another process of this run was faster
+                    raise
     except OSError as error:
         log.warning(
             f"the index of {split.place} was not cached: {error}; set data.cache_dir to a folder on a local disk that "
@@ -201,13 +196,15 @@ def save(cached: Path, split: Split, about: Mapping[str, Any]) -> Split:
 
 
 def load(cached: Path, is_valid: Callable[[Mapping[str, Any]], bool] = lambda about: True) -> Split | None:
-    """The split that `save` kept; None unless its files are complete, and valid by what `save` was told about them."""
+    """The split that `save` kept; None unless its files are whole, and valid by what `save` was told about them."""
     try:
         content = read_file(cached / ABOUT)
         about = json.loads(content)
         whole = about.pop("crc32") == zlib.crc32(json.dumps(about).encode())
         if not whole or about["format"] != _FORMAT or not is_valid(about):
             return None
+        if any(crc32_of(cached / f"{name}.npy") != checksum for name, checksum in about["columns"].items()):
+            return None  # a damaged label would train unnoticed
         return _opened(cached, about, Origin(cached / ABOUT, zlib.crc32(content), partial(_load_again, cached)))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
@@ -261,6 +258,15 @@ def tell_listed(split: Split, cached: Path | None = None) -> None:
         tell_once(f"{len(split)} images below {split.place}, {'; '.join(parts)}")
     if split.open_ends:
         tell_once(split.doubt, logging.WARNING)
+
+
+def crc32_of(path: Path) -> int:
+    """zlib.crc32 of a file. Raises OSError."""
+    checksum = 0
+    with open(path, "rb", opener=open_regular) as file:
+        while piece := file.read(2**20):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum
 
 
 def open_column(path: Path, dtype: DTypeLike, length: int | None = None) -> NDArray[Any]:

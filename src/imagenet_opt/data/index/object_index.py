@@ -5,11 +5,11 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -57,20 +57,16 @@ def open_objects(url: str, cache_dir: Path, cache_gb: float | None = 0.0) -> Spl
     def make(cached: Path) -> Split:
         spool = TarSpool(cache_dir / "samples" / f"{cached.name}.spool", bytes_of(cache_gb))
         try:
-            split = save(cached, _list(url, spool), {"url": url})
+            split = save(cached, _list(url, spool))
             if spool.folder.exists() and (cache := cache_of(split, cache_gb)) is not None:
                 spool.move(split, cache)
             return split
         finally:
             spool.close()
 
-    split, is_new = load_or_make(cache_dir, place.encode(), lambda cached: load(cached, _is_of(url)), make)
+    split, is_new = load_or_make(cache_dir, place.encode(), load, make)
     tell_listed(split, None if is_new or split.origin is None else split.origin.about.parent)
     return split
-
-
-def _is_of(url: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda about: bool(about["url"] == url)
 
 
 class ObjectRoot(Root):

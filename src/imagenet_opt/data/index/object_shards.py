@@ -1,21 +1,20 @@
-"""Packed splits below a URL: the index is copied into data.cache_dir, the shards are read by ranges."""
+"""Packed splits below a URL: the index is kept in data.cache_dir, the shards are read by ranges."""
 
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from imagenet_opt.data.index.index_cache import load_or_make, new_folder
+from imagenet_opt.data.index.index_cache import load, load_or_make, save
 from imagenet_opt.data.index.object_index import KEY, patiently
 from imagenet_opt.data.index.shard_index import (
     COLUMNS,
     INDEX,
     PLAN,
     About,
-    damaged_columns,
     is_of_wids,
     open_columns,
     parse_about,
@@ -25,15 +24,15 @@ from imagenet_opt.data.index.shard_index import (
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError, ShardMismatch
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
-from imagenet_opt.regular_file import MOST_BYTES, read_file
+from imagenet_opt.regular_file import MOST_BYTES
 
 _HEAD_THREADS = 32
 
 
-def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> Split | None:
-    """Open a packed split; None if the URL has none. key: the option that holds the URL, for messages. Raises
-    ShardMismatch for an unfinished pack, a damaged column, or a missing or resized shard; StorageFailed,
-    for an index.json of more than MOST_BYTES too."""
+def open_object_shards(url: str, cache_dir: Path | None, *, key: str = KEY) -> Split | None:
+    """Open a packed split; None if the URL has none. cache_dir: None keeps nothing. key: the option that holds the URL,
+    for messages. Raises ShardMismatch for an unfinished pack, a damaged column, or a missing or resized shard;
+    StorageFailed, for an index.json of more than MOST_BYTES too."""
     storage = ObjectStorage(url, key, retries=False)
     try:
         content = patiently(lambda: storage.read(INDEX, most=MOST_BYTES), url)
@@ -47,34 +46,25 @@ def open_object_shards(url: str, cache_dir: Path, *, key: str = KEY) -> Split | 
         about = parse_about(content, f"{url}/{INDEX}")
     except ValueError as error:
         raise _mismatch(storage, str(error)) from error
-    folder, _ = load_or_make(  # new content has a new folder
-        cache_dir,
-        url.encode() + content,
-        lambda folder: _whole(folder, about),
-        lambda folder: _copy_index(storage, content, about, folder),
-    )
-    return _load(folder, storage, _etags(storage, about))
+    etags = _etags(storage, about)
+    if cache_dir is None:
+        return _read(storage, about, etags)
+    identity = "\n".join([url, *etags]).encode() + content  # new content has a new folder
+    return load_or_make(cache_dir, identity, load, lambda cached: save(cached, _read(storage, about, etags)))[0]
 
 
-def _whole(folder: Path, about: About) -> Path | None:
-    """`folder` if it has an intact copy of the index; a damaged label would train unnoticed."""
-    try:
-        return folder if (folder / INDEX).is_file() and not damaged_columns(folder, about) else None
-    except OSError:
-        return None
-
-
-def _copy_index(storage: ObjectStorage, content: bytes, about: About, folder: Path) -> Path:
+def _read(storage: ObjectStorage, about: About, etags: tuple[str, ...]) -> Split:
     columns = {name: _column(storage, name, about) for name in COLUMNS}
     try:
-        with new_folder(folder) as fresh:
-            (fresh / INDEX).write_bytes(content)
+        with TemporaryDirectory() as copy:  # the maps stay when the files go
             for name, column in columns.items():
-                (fresh / f"{name}.npy").write_bytes(column)
-        return folder
+                Path(copy, f"{name}.npy").write_bytes(column)
+            tags = np.array([etag.encode() for etag in etags], np.bytes_)
+            return split_of(storage.url, about, open_columns(Path(copy), about), etags=tags)
+    except ValueError as error:
+        raise _mismatch(storage, str(error)) from error
     except OSError as error:
-        folder_key = "TMPDIR" if storage.key == "out" else "data.cache_dir"
-        raise ConfigError(f"cannot copy the index of {storage.url} into {folder} ({folder_key}): {error}") from error
+        raise ConfigError(f"cannot copy the index of {storage.url} into a new folder (TMPDIR): {error}") from error
 
 
 def _column(storage: ObjectStorage, name: str, about: About) -> bytes:
@@ -102,16 +92,6 @@ def _etags(storage: ObjectStorage, about: About) -> tuple[str, ...]:
             what = f"is missing in {storage.url}" if size < 0 else f"in {storage.url} has {size} bytes"
             raise _mismatch(storage, f"{name} {what}; its {INDEX} expects {shard.bytes} bytes")
     return tuple(found[name].etag for name in names)
-
-
-def _load(folder: Path, storage: ObjectStorage, etags: tuple[str, ...]) -> Split:
-    try:
-        about = parse_about(read_file(folder / INDEX), str(folder / INDEX))
-        columns: dict[str, Any] = open_columns(folder, about)
-    except (OSError, ValueError) as error:
-        raise _mismatch(storage, f"{error}; it is a copy: remove {folder} first") from error
-    tags = np.array([etag.encode() for etag in etags], np.bytes_)
-    return split_of(storage.url, folder, about, columns, partial(_load, folder, storage, etags), etags=tags)
 
 
 def _mismatch(storage: ObjectStorage, what: str) -> ShardMismatch:

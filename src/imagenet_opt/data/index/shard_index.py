@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from imagenet_opt.data.index.index_cache import check_ends, check_range, open_column
+from imagenet_opt.data.index.index_cache import check_ends, check_range, crc32_of, open_column
 from imagenet_opt.data.index.split import Origin, Split
 from imagenet_opt.errors import ShardMismatch
-from imagenet_opt.regular_file import MOST_BYTES, open_regular, read_file
+from imagenet_opt.regular_file import MOST_BYTES, read_file
 
 FORMAT = 1
 INDEX, PLAN = "index.json", "plan.json"
@@ -95,20 +95,18 @@ def load_index(folder: Path) -> Split:
         columns = open_columns(folder, about)
     except ValueError as error:
         raise mismatch(folder, str(error)) from error
-    return split_of(str(folder), folder, about, columns, partial(load_index, folder))
+    origin = Origin(folder / INDEX, zlib.crc32(read_file(folder / INDEX)), partial(load_index, folder))
+    return split_of(str(folder), about, columns, origin=origin)
 
 
-def split_of(
-    place: str, folder: Path, about: About, columns: Mapping[str, Any], again: Callable[[], Split], **more: Any
-) -> Split:
-    """The split of a pack. folder: of its index. again: opens the split again. more: further columns."""
+def split_of(place: str, about: About, columns: Mapping[str, Any], **more: Any) -> Split:
+    """The split of a pack. more: further fields."""
     return Split(
         place=place,
         classes=about.classes,
         containers=tuple(map(shard_name, range(len(about.shards)))),
         container_ids=columns["shard_ids"],
         **{name: column for name, column in columns.items() if name != "shard_ids"},
-        origin=Origin(folder / INDEX, zlib.crc32(read_file(folder / INDEX)), again),
         **more,
     )
 
@@ -135,15 +133,7 @@ def open_columns(folder: Path, about: About) -> dict[str, NDArray[Any]]:
 def damaged_columns(folder: Path, about: About) -> list[Path]:
     """Files of columns that do not match their checksums. Raises OSError."""
     files = {name: folder / f"{name}.npy" for name in COLUMNS}
-    return [file for name, file in files.items() if _crc32(file) != about.columns.get(name)]
-
-
-def _crc32(file: Path) -> int:
-    checksum = 0
-    with open(file, "rb", opener=open_regular) as opened:
-        while piece := opened.read(2**20):
-            checksum = zlib.crc32(piece, checksum)
-    return checksum
+    return [file for name, file in files.items() if crc32_of(file) != about.columns.get(name)]
 
 
 def read_about(folder: Path) -> About:

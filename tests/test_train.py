@@ -74,10 +74,10 @@ def assert_same(first: object, second: object, place: str = "") -> None:
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:
-    """Rows of metrics.csv, without columns that depend on the clock."""
+    """Rows of metrics.csv, without columns that depend on the clock, and without empty cells."""
     timed = ("throughput/", "host/", "gpu/", "loader/", "checkpoint/", "timeline/", "bottleneck/")
     with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if v and not k.startswith(timed)} for row in csv.DictReader(file)]
 
 
 CLEAN = ("callbacks.checkpoint.every_n_steps=2", "price_per_hour=0.5")
@@ -105,8 +105,8 @@ def test_summary_log_and_rows_of_a_run(clean: Path) -> None:
         assert words in log, words
     assert summary["steps"] == 12  # 39 images make 6 whole batches of 6, twice
     rows = metrics(clean)
-    assert [int(row["step"]) for row in rows if row["train/loss"]] == [1, 3, 5, 7, 9, 11]
-    assert [row["val/acc1"] != "" for row in rows].count(True) == 2
+    assert [int(row["step"]) for row in rows if "train/loss" in row] == [1, 3, 5, 7, 9, 11]
+    assert ["val/acc1" in row for row in rows].count(True) == 2
 
 
 def test_every_chart_of_the_workspace_has_numbers(clean: Path) -> None:

@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+from imagenet_opt.run.checkpoint.names import step_files
 from suites.faults.process_cases import IDENTICAL
-from suites.faults.results import opened, reached, step_files
+from suites.faults.run import reached
 from suites.faults.runs import Trial, case
 from suites.faults.small_disk import small_disk
+from tests.test_train import opened
 
 
 def newest_checkpoint(trial: Trial) -> Path:

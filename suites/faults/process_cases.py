@@ -8,8 +8,7 @@ from collections import Counter
 
 import psutil
 
-from suites.faults.results import reached
-from suites.faults.run import STEPS_PER_EPOCH, Run
+from suites.faults.run import STEPS_PER_EPOCH, Run, reached
 from suites.faults.runs import Trial, case
 
 STEPS_PER_KILL = 14

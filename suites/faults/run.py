@@ -5,37 +5,39 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from suites.faults.results import reached, rows
+from tests.test_train import metrics
 
 STEPS_PER_EPOCH = 9
 PATIENCE_SECONDS = 300
 
 
+def reached(run_folder: Path) -> int:
+    """Steps done, as the last whole row of metrics.csv has it."""
+    try:
+        with (run_folder / "metrics.csv").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            whole = file.read().split(b"\n")[1:-1]
+    except OSError:
+        return 0
+    return int(whole[-1].split(b",")[0]) + 1 if whole and whole[-1][:1].isdigit() else 0
+
+
 class Run:
     """The output is in `folder`/N.out and N.err; `seen` is the run folder."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: dict[str, str],
-        folder: Path,
-        number: int,
-        seen: Path,
-        popen: Callable[..., Any] = psutil.Popen,
-    ):
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path, number: int, seen: Path) -> None:
         self.seen, self.out, self.err = seen, folder / f"{number}.out", folder / f"{number}.err"
         self.reached_before = reached(seen)
         self.began, self.recovered_at = time.time(), 0.0
         with self.out.open("w") as out, self.err.open("w") as err:
-            self.process = popen(
-                list(command),
+            self.process = psutil.Popen(
+                command,
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -72,12 +74,10 @@ class Run:
 
     def until(self, condition: Callable[[], bool], what: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Wait for `condition`; an AssertionError says what was not reached."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            self._watch()
+        self._wait(condition, timeout)
+        if not condition():
             assert self.process.poll() is None, f"ended with {self.process.returncode} before {what}"
-            assert time.monotonic() < deadline, f"no {what} within {timeout:g} s"
-            time.sleep(0.02)
+            raise AssertionError(f"no {what} within {timeout:g} s")
 
     def until_step(self, step: int) -> None:
         """Until so many steps of the whole run are done: more than there were when this process started."""
@@ -91,19 +91,16 @@ class Run:
             return "start-up"
         if any(re.match(r"\..*ckpt|.*(new|tmp|part)", file.name) for file in files):
             return "saving"
-        last = rows(self.seen)[-1]
+        last = metrics(self.seen)[-1]
         at_end = (int(last["step"]) + 1) % STEPS_PER_EPOCH == 0
-        return "validation" if at_end and "val/acc1" not in last else "training"
+        return "validation" if at_end and not last.get("val/acc1") else "training"
 
     def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
         """The exit status; -9 for one that was killed by that signal."""
-        deadline = time.monotonic() + timeout
-        while self.process.poll() is None:
-            self._watch()
-            if time.monotonic() > deadline:
-                self.kill()
-                raise AssertionError(f"still running after {timeout:g} s")
-            time.sleep(0.02)
+        self._wait(lambda: False, timeout)
+        if self.process.returncode is None:
+            self.kill()
+            raise AssertionError(f"still running after {timeout:g} s")
         return int(self.process.returncode)
 
     def ends(self, status: int, *words: str) -> "Run":
@@ -122,9 +119,7 @@ class Run:
 
     def wait_or_kill(self, seconds: float, *, all_of_it: bool = True) -> None:
         """kill -9 after so many seconds, unless it has ended before."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.process.poll() is None:
-            time.sleep(0.005)
+        self._wait(lambda: False, seconds)
         self.kill(all_of_it=all_of_it)
 
     def kill(self, *, all_of_it: bool = True) -> None:
@@ -143,8 +138,8 @@ class Run:
 
     def members(self) -> list[psutil.Process]:
         """Processes of its session that are alive."""
-        pids = [pid for pid in psutil.pids() if _session(pid) == self.process.pid]
-        return [p for pid in pids if (p := _process(pid)) is not None and p.status() != psutil.STATUS_ZOMBIE]
+        alive = [process for process in psutil.process_iter(["status"]) if process.info["status"] != "zombie"]
+        return [process for process in alive if _session(process.pid) == self.process.pid]
 
     def workers(self) -> list[psutil.Process]:
         """Its loader processes, which are forks."""
@@ -160,9 +155,13 @@ class Run:
         finally:
             os.killpg(self.process.pid, signal.SIGCONT)
 
-    def _watch(self) -> None:
-        if not self.recovered_at and reached(self.seen) > self.reached_before:
-            self.recovered_at = time.time()
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Until the condition is true, the process has ended, or the time has passed."""
+        deadline = time.monotonic() + seconds
+        while not condition() and self.process.poll() is None and time.monotonic() < deadline:
+            if not self.recovered_at and reached(self.seen) > self.reached_before:
+                self.recovered_at = time.time()
+            time.sleep(0.01)
 
 
 def _session(pid: int) -> int:
@@ -170,10 +169,3 @@ def _session(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return -1
-
-
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.NoSuchProcess:
-        return None

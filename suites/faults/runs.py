@@ -9,15 +9,12 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import psutil
-
-from suites.faults.results import differences, opened, rows
 from suites.faults.run import STEPS_PER_EPOCH, Run
 from tests.conftest import write_images
+from tests.test_train import REPOSITORY, assert_same, metrics, opened
 
-REPOSITORY = Path(__file__).parents[2]
 EPOCHS = 12
 TINY = (
     "model.name=test_resnet",
@@ -55,14 +52,8 @@ class Trial:
         overrides = [f"trainer.max_epochs={self.epochs}", *self.overrides, *changes]
         command = [sys.executable, str(REPOSITORY / "train.py"), f"data.root={self.root}", *TINY, *overrides]
         command += [f"hydra.run.dir={self.run_folder}"]
-        run = Run(
-            [*self.prefix, *command],
-            self.lab.environment | environment,
-            self.folder,
-            len(self.starts),
-            self.seen,
-            self.lab.popen,
-        )
+        variables = self.lab.environment | environment
+        run = Run([*self.prefix, *command], variables, self.folder, len(self.starts), self.seen)
         self.starts.append(run)
         return run
 
@@ -86,9 +77,8 @@ class Trial:
     def is_like_clean(self) -> None:
         """Asserts that checkpoint and metrics are those of a run that nothing happened to."""
         clean = self.lab.clean(self.epochs, *self.overrides).run_folder
-        found = list(differences(opened(clean / "last.ckpt"), opened(self.seen / "last.ckpt")))
-        assert not found, f"last.ckpt differs in {len(found)} places: {', '.join(found[:3])}"
-        wanted, got = rows(clean), rows(self.seen)
+        assert_same(opened(clean / "last.ckpt"), opened(self.seen / "last.ckpt"), "last.ckpt")
+        wanted, got = metrics(clean), metrics(self.seen)
         assert [row["step"] for row in wanted] == [row["step"] for row in got], "metrics.csv has other steps"
         assert wanted == got, "metrics.csv has other values"
 
@@ -108,10 +98,10 @@ class Trial:
 
 
 class Lab:
-    """The data, and the runs to compare with. popen: what starts the processes of runs."""
+    """The data, and the runs to compare with."""
 
-    def __init__(self, workdir: Path, popen: Callable[..., Any] = psutil.Popen):
-        self.workdir, self.popen = workdir, popen
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
         self.images = write_images(workdir / "images", num_classes=3, per_class=3 * 8)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
         self.environment = inherited | {
@@ -121,20 +111,15 @@ class Lab:
         }
         self._clean: dict[tuple[object, ...], Trial] = {}
 
-    def begin_clean(self, epochs: int = EPOCHS, *overrides: str) -> Trial:
-        """Starts the clean run of these overrides, once."""
+    def clean(self, epochs: int = EPOCHS, *overrides: str) -> Trial:
+        """The clean run of these overrides, finished; each runs once."""
         key = (epochs, *overrides)
         if key not in self._clean:
             trial = self._clean[key] = Trial(self, "clean", len(self._clean), kills=0, epochs=epochs)
             trial.overrides = list(overrides)
             trial.start()
+        self._clean[key].starts[0].ends(0)
         return self._clean[key]
-
-    def clean(self, epochs: int = EPOCHS, *overrides: str) -> Trial:
-        """The clean run of these overrides, finished."""
-        trial = self.begin_clean(epochs, *overrides)
-        trial.starts[0].ends(0)
-        return trial
 
     def clear_up(self) -> None:
         for trial in self._clean.values():

@@ -116,7 +116,7 @@ def _survived_or_explained(trial: Trial, run: Run, fix: Callable[[], None]) -> s
     """Ends well and like a clean run, or with one line and, fixed, goes on."""
     if run.wait() == 0:
         trial.is_like_clean()
-        return "resumes, bit-identical"
+        return IDENTICAL
     run.ends(2, ONE_LINE)
     fix()
     trial.goes_on()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from imagenet_opt.display.table import Column, Table
 from suites.faults import checkpoint_cases, process_cases, storage_cases, training_cases  # noqa: F401
 from suites.faults.flaky_folder import NotTried
 from suites.faults.runs import CASES, Case, Lab, Trial
@@ -32,14 +33,14 @@ class Row:
     recover_seconds: list[float] = field(default_factory=list)
     endings: list[str] = field(default_factory=list)
 
-    def cells(self) -> list[str]:
+    def cells(self) -> tuple[str, ...]:
         survived = f"{self.survived} of {self.tries}" if self.tries else "not tried"
         seconds = f"{median(self.recover_seconds):.0f}" if self.recover_seconds else ""
         lost = f"{self.lost_steps}" if self.recover_seconds else ""
-        return [self.title, f"{self.tries}", survived, lost, seconds, "; ".join(dict.fromkeys(self.endings))]
+        return self.title, f"{self.tries}", survived, lost, seconds, "; ".join(dict.fromkeys(self.endings))
 
 
-HEADINGS = ["fault", "tries", "survived or explained", "lost steps, at most", "seconds to recover", "how it ends"]
+HEADINGS = ("fault", "tries", "survived or explained", "lost steps, at most", "seconds to recover", "how it ends")
 
 
 def attempt(lab: Lab, name: str, case: Case, number: int, kills: int, row: Row) -> None:
@@ -67,11 +68,6 @@ def attempt(lab: Lab, name: str, case: Case, number: int, kills: int, row: Row) 
     print(f"{case.title}: {ending} [{time.monotonic() - began:.0f} s]", flush=True)
 
 
-def table(rows: list[Row]) -> str:
-    lines = [HEADINGS, ["---"] * len(HEADINGS), *(row.cells() for row in rows)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m suites.faults.suite", description=__doc__.splitlines()[0])
     parser.add_argument("--tries", type=int, default=1, help="of each case, at other moments")
@@ -92,9 +88,10 @@ def main() -> None:
                 attempt(lab, name, CASES[name], number, options.kills, row)
     finally:
         lab.clear_up()
-    print("", table(rows), sep="\n")
+    table = Table("Faults", tuple(map(Column, HEADINGS)), tuple(row.cells() for row in rows)).markdown()
+    print("", table, sep="\n")
     if options.markdown:
-        options.markdown.write_text(table(rows) + "\n")
+        options.markdown.write_text(table)
     sys.exit(any(row.survived < row.tries for row in rows))
 
 

@@ -5,10 +5,10 @@ import socket
 
 import psutil
 
-from suites.faults.results import opened
 from suites.faults.run import STEPS_PER_EPOCH
 from suites.faults.runs import EPOCHS, Trial, case
 from suites.faults.wandb_server import wandb_server
+from tests.test_train import opened
 
 ALLOWED = "++allow_targets=[suites.faults.injected]"
 BAD_BATCH = (ALLOWED, "+callbacks.trouble._target_=suites.faults.injected.BadBatch", "+callbacks.trouble.step=20")

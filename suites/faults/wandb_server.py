@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.faulty_proxy import QuietHandler, serving
 
 VIEWER = {"id": "u", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}
 PROJECT = {"id": "p", "name": "imagenet-opt", "entity": {"id": "e", "name": "me"}}
@@ -18,44 +19,33 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-class Server(ThreadingHTTPServer):
-    """`num_rows`: requests that brought rows of metrics."""
+class Server:
+    """num_rows: requests that brought rows of metrics. failing: may be set at any time."""
 
-    failing = False
-    num_rows = 0
-    daemon_threads = True
+    url, failing, num_rows = "", False, 0
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.server.failing:
-            return self.send_error(503)
-        self.server.num_rows += self.path.endswith("file_stream")
-        asked = json.loads(body).get("operationName") if "graphql" in self.path else None
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        if self.failing:
+            return request.send_error(503)
+        self.num_rows += request.path.endswith("file_stream")
+        asked = json.loads(body).get("operationName") if "graphql" in request.path else None
         answer = json.dumps({"data": ANSWERS.get(asked, {})}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
+        request.send_response(200)
+        request.send_header("Content-Type", "application/json")
+        request.send_header("Content-Length", str(len(answer)))
+        request.end_headers()
+        request.wfile.write(answer)
         return None
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the console."""
 
 
 @contextmanager
 def wandb_server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
+    server = Server()
+
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:
+            server.answer(self)
+
+    with serving(Handler) as server.url:
+        yield server

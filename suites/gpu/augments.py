@@ -3,7 +3,6 @@
 $KEEP/result.json: name -> host_ms, ms; each the mean of ten calls.
 """
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -14,22 +13,15 @@ from imagenet_opt.data.batch import resize_ragged
 from imagenet_opt.data.transforms.augment import Augmenter, RandomErasing, parse_policy
 from imagenet_opt.data.transforms.augment_ops import augment, erase
 from imagenet_opt.data.transforms.resize import ImageFormat, RaggedCrops
-from suites.gpu.ceiling import DEVICE, ON_GPU, SIDE, images_of, keep, settle
+from suites.gpu.ceiling import DEVICE, ON_GPU, SIDE, images_of, keep, milliseconds
 
 NUM, NUM_CALLS = (384, 10) if ON_GPU else (8, 1)
 
 
 def timed(call: Callable[[], object]) -> dict[str, float]:
-    for _ in range(3):
-        call()
-    settle()
-    began = time.perf_counter()
-    for _ in range(NUM_CALLS):
-        call()
-    host = time.perf_counter() - began
-    settle()
-    per_call = 1e3 / NUM_CALLS
-    return {"host_ms": round(per_call * host, 3), "ms": round(per_call * (time.perf_counter() - began), 3)}
+    milliseconds(call, 3)
+    host, device = milliseconds(call, NUM_CALLS)
+    return {"host_ms": round(host, 3), "ms": round(device, 3)}
 
 
 def crops() -> list[torch.Tensor]:

@@ -1,5 +1,6 @@
 """A `_target_` of an experiment file or of a checkpoint belongs to the allowed packages. See docs/trust.md."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from imagenet_opt.cli.evaluate import main as evaluate
 from imagenet_opt.config.build import make
 from imagenet_opt.config.compose import composed
 from imagenet_opt.config.overrides import config_folder
-from imagenet_opt.config.trust import check_targets, entries
+from imagenet_opt.config.trust import check_targets
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.network import RECIPE, build_network
+from imagenet_opt.model.network import build_network
 from imagenet_opt.training.build_run import build_run
 from tests import conftest
 
@@ -26,8 +27,7 @@ def recipe(folder: Path, text: str) -> tuple[str, str]:
 
 def test_every_target_of_the_shipped_configuration_is_allowed() -> None:
     files = [file for file in config_folder().rglob("*.yaml") if not file.is_relative_to(config_folder() / "hydra")]
-    containers = [OmegaConf.to_container(OmegaConf.load(file)) for file in files]
-    targets = [value for raw in containers for path, value in entries(raw) if path.endswith("_target_")]
+    targets = [target for file in files for target in re.findall(r"_target_: (\S+)", file.read_text())]
     assert len(targets) > 12
     for target in targets:
         check_targets(OmegaConf.create({"_target_": target}), allowed=[])
@@ -65,8 +65,7 @@ def test_code_that_allow_targets_names_is_built(allowed: str, tmp_path: Path, mo
 
 
 def test_a_checkpoint_brings_no_target(tmp_path: Path, images_root: Path) -> None:
-    recipe = dict.fromkeys(RECIPE) | {"name": "resnet10t", "num_classes": 3, "blurpool": False, "small_stem": False}
-    evil = {"image_size": 32, "mean": "{_target_: os.system, command: true}"}
+    recipe, evil = {"name": "resnet10t", "num_classes": 3}, {"mean": "{_target_: os.system, command: true}"}
     weights = build_network(**recipe).state_dict()
     torch.save({"network": weights, "network_config": recipe | evil}, tmp_path / "evil.ckpt")
     with pytest.raises(ConfigError, match=r"data\.mean\._target_=os\.system"):

@@ -1,5 +1,6 @@
 """From a configuration to the objects of a run."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,20 @@ def test_the_last_step_before_max_time_has_a_row(images_root: Path, tmp_path: Pa
     assert row.keys() >= {"train/loss", "lr", "throughput/images_per_second", "val/acc1"}
 
 
-def test_options_of_timms_network_are_built_and_stored(images_root: Path, tmp_path: Path) -> None:
-    words = ("model.name=test_vit", "++model.options.img_size=32", "++model.options.init_values=1e-3")
+def test_options_of_timms_network_are_built_and_stored_and_bce_sum_starts_at_equal_probabilities(
+    images_root: Path, tmp_path: Path
+) -> None:
+    words = (
+        "model.name=test_vit",
+        "++model.options.img_size=32",
+        "++model.options.init_values=1e-3",
+        "model.loss=bce_sum",
+    )
     run = build_run(tiny(tmp_path, images_root, *words))
     assert run.model.net.pos_embed.shape[1] == 1 + (32 // 16) ** 2
     assert run.model.net.blocks[0].ls1.gamma[0].item() == pytest.approx(1e-3)
     assert run.model.network_config["options"] == {"img_size": 32, "init_values": 1e-3}
+    assert run.model.net.head.bias.tolist() == pytest.approx([math.log(1 / 3)] * 3)
 
 
 def test_synchronised_batch_norms_keep_the_activations_inside_them(images_root: Path, tmp_path: Path) -> None:

@@ -74,16 +74,9 @@ def test_a_resumed_run_takes_new_rates_but_no_other_batches(
     more = ("trainer.max_steps=5", "schedule.warmup_epochs=0")
     caplog.set_level(logging.INFO)
     caplog.clear()
-    for override, words in (
-        ("data.batch_size=12", ("images of a global batch was 6, is now 12", "data.batch_size")),
-        ("seed=1", ("seed was 0, is now 1", "resume_from=null")),
-        ("data.samples_per_epoch=24", ("data.samples_per_epoch was 0, is now 24",)),
-        ("trainer.limit_train_batches=3", ("steps of an epoch was 6, is now 3", "trainer.limit_train_batches")),
-    ):
-        with pytest.raises(errors.CheckpointMismatch) as caught:
-            fit(*more, override)
-        assert all(word in str(caught.value) for word in words)
-        assert "resuming" not in caplog.text
+    with pytest.raises(errors.CheckpointMismatch, match=r"steps of an epoch was 6, is now 3.*trainer\.limit_train"):
+        fit(*more, "trainer.limit_train_batches=3")
+    assert "resuming" not in caplog.text
     run = fit(*more, "optimizer.lr=0.25", "optimizer.weight_decay=0.125")
     assert "from step 2 on: optimizer.lr 0.5 -> 0.25" in caplog.messages
     at_2, at_5 = (0.25 * 6 / 256 * (1 + math.cos(math.pi * step / 5)) / 2 for step in (2, 5))

@@ -16,7 +16,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
 from imagenet_opt.errors import ConfigError
-from imagenet_opt.model.network import frozen_parts
+from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.schedule import cosine
 from tests.callbacks.conftest import Memory
 from tests.model.conftest import OPTIMIZER, Loader, Synced, batches, fit, network
@@ -145,5 +145,5 @@ def test_validations_further_apart_than_an_epoch_are_refused() -> None:
 def test_the_trained_parameters_with_frozen_parts(model: str, freeze: str, trained: set[str]) -> None:
     """The head may be within a part, or be two; class tokens and position embeddings belong to no part."""
     net = timm.create_model(model, num_classes=3)
-    frozen_parts(net, freeze)
+    Classifier(net, optimizer=OPTIMIZER, schedule=cosine, freeze=freeze)
     assert {name for name, weight in net.named_parameters() if weight.requires_grad} == trained

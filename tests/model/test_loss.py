@@ -1,7 +1,5 @@
 """Losses against timm's and torch's, what they make of mixed images, and their sums."""
 
-import math
-
 import pytest
 import torch
 from timm.loss import BinaryCrossEntropy
@@ -9,7 +7,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from imagenet_opt.callbacks.mixing import mix_labels
-from imagenet_opt.model.loss import ClassificationMetrics, losses_of, start_bias
+from imagenet_opt.model.loss import ClassificationMetrics, losses_of
 
 LOGITS = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([1, 0, 9, 3, 3, 7])
@@ -33,12 +31,6 @@ def test_the_sum_over_classes_is_composers_and_c_times_the_mean() -> None:
     losses = losses_of(LOGITS, LABELS, loss="bce_sum", smoothing=0.08)
     torch.testing.assert_close(losses.mean(), expected)
     torch.testing.assert_close(losses, 10 * losses_of(LOGITS, LABELS, loss="bce_mean", smoothing=0.08))
-
-
-def test_the_head_starts_at_equal_probabilities() -> None:
-    head = nn.Linear(4, 1000)
-    start_bias(head, 1000)
-    assert head.bias.tolist() == pytest.approx([-math.log(1000)] * 1000)
 
 
 def test_soft_labels_count_by_their_larger_share() -> None:

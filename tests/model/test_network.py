@@ -10,7 +10,9 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from imagenet_opt.errors import ModelError
-from imagenet_opt.model.network import BlurredConv2d, build_network, pretrained_network
+from imagenet_opt.model.initial_weights import load_initial_weights
+from imagenet_opt.model.network import build_network
+from tests.faulty_proxy import faulty_proxy
 
 
 def test_a_small_stem_has_small_stride_and_kernel_keeps_small_images_large_and_learns() -> None:
@@ -26,7 +28,7 @@ def test_a_small_stem_has_small_stride_and_kernel_keeps_small_images_large_and_l
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_ffcvs_blurpool_is_in_front_of_six_convolutions(name: str) -> None:
     network = build_network(name, num_classes=10, blurpool="strided_convs")
-    blurred = [name for name, module in network.named_modules() if isinstance(module, BlurredConv2d)]
+    blurred = [name.removesuffix(".blur") for name, _ in network.named_buffers() if name.endswith(".blur")]
     conv = "conv1" if name == "resnet18" else "conv2"
     assert sorted(blurred) == sorted(f"layer{i}.0.{part}" for i in (2, 3, 4) for part in (conv, "downsample.0"))
     plain = build_network(name, num_classes=10)
@@ -39,14 +41,13 @@ def test_ffcvs_blurpool_is_in_front_of_six_convolutions(name: str) -> None:
     torch.testing.assert_close(layer(images), expected)
 
 
-def test_without_a_network_the_hub_is_asked_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+def test_without_a_network_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match=r"model\.pretrained=true"):
-        pretrained_network("resnet10t")
-    assert "thrown while requesting" not in capfd.readouterr().err
+    with faulty_proxy("") as network, pytest.raises(ModelError, match=r"model\.pretrained=true"):
+        network.fault = lambda number, path: "away"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", network.address)
+        load_initial_weights(nn.Identity(), "resnet10t", pretrained=True)
+    assert len(network.paths) == 1
 
 
 def copies_from_the_host(network: nn.Module) -> list[str]:

@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,77 +12,94 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from imagenet_opt.model.shape_compiler import CodePlace, ShapeCompiler
-from imagenet_opt.model.stored_code import load_code, use_private_cache
+from tests.callbacks.conftest import Network, switched
+from tests.model.conftest import batches, fit
 
-CPU = torch.device("cpu")
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+Start = Callable[[], list[str]]
 
 
 @pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
+    """Starts a compiled run in the folder of the test, and returns what it says of compiled code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(CACHE, default_cache_dir())  # as torch may leave it
+    caplog.set_level("INFO")
+
+    def once() -> list[str]:
+        torch.compiler.reset()
+        caplog.clear()
+        net = Network(nn.Flatten(), nn.Linear(48, 3, bias=False))  # products alone need no C++ compiler
+        fit(net, batches(1), None, switched(compile=True, stored_code=True), folder=tmp_path, max_epochs=1)
+        return [line for line in caplog.messages if "compiled code" in line]
+
+    yield once
     torch.compiler.reset()
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("fresh_compiler")
-def test_a_restart_on_another_machine_finds_the_stored_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, said, found = tmp_path / "compiled_code.bin", list[str](), list[tuple[int, int]]()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored after the test
-    switches: Any = {"on_failure": "stop", "on_graph_failure": "stop", "fullgraph": False, "cuda_graph": False}
+def test_a_restart_on_another_machine_finds_the_stored_code(start: Start, tmp_path: Path, monkeypatch) -> None:
+    file, found = tmp_path / "compiled_code.bin", list[tuple[int, int]]()
     for machine in ("here", "there"):
         counters.clear()
-        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
-        compiler = ShapeCompiler(compile=True, compile_mode="default", **switches)
-        code = CodePlace(file, tmp_path / machine, writes=True)
-        net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3, bias=False))  # products alone need no C++ compiler
-        compiler.begin(net, CPU, lambda *, compiling: nullcontext(), said.append, code)
-        compiler.prepare([torch.zeros(2, 3, 2, 2)])
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        monkeypatch.delenv(CACHE)
+        assert start() == []
         found.append((counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]))
-        torch.compiler.reset()
     (hits, misses), (hits_there, misses_there) = found
     assert hits == 0 < misses == hits_there and misses_there == 0
-    assert (tmp_path / "here").stat().st_mode & 0o777 == 0o700 and file.stat().st_mode & 0o777 == 0o600
-    said.clear()
+    assert (tmp_path / "here/imagenet_opt/compiled").stat().st_mode & 0o777 == 0o700
+    assert file.stat().st_mode & 0o777 == 0o600
     file.write_bytes(file.read_bytes()[:-100])
-    load_code(file, CPU, said.append)
-    assert f"the compiled code in {file} is not used: checksum is" in said[0]
+    assert [f"the compiled code in {file} is not used: checksum is" in line for line in start()] == [True]
 
 
-def stored(file: Path, **about: str) -> Path:
-    file.write_bytes(json.dumps(about).encode() + b"\n")
-    file.chmod(0o600)
-    return file
+@pytest.fixture
+def without_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_network = nn.Module.compile
+
+    def eager(net: nn.Module, *, mode: str, **options: Any) -> None:
+        compile_network(net, backend="eager", **options)
+
+    monkeypatch.setattr(nn.Module, "compile", eager)
 
 
-def test_code_that_others_can_write_or_of_another_torch_is_passed_over_with_one_line(tmp_path: Path) -> None:
-    said: list[str] = []
-    load_code(tmp_path / "absent", CPU, said.append)
-    assert said == []
-    load_code(stored(tmp_path / "old", torch="1.13.0"), CPU, said.append)
-    assert f"{tmp_path}/old is not used: torch is {torch.__version__}, in the file 1.13.0" in said.pop() and not said
-    stored(tmp_path / "shared").chmod(0o660)
-    load_code(tmp_path / "shared", CPU, said.append)
-    assert "is not yours alone to write" in said.pop() and said == []
+@pytest.mark.usefixtures("without_inductor")
+@pytest.mark.parametrize(
+    ("mode", "reason"), [(0o600, f"torch is {torch.__version__}, in the file 1.13.0"), (0o660, "is not yours alone")]
+)
+def test_code_that_others_can_write_or_of_another_torch_is_passed_over(
+    mode: int, reason: str, start: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "compiled_code.bin"
+    file.write_bytes(json.dumps({"torch": "1.13.0"}).encode() + b"\n")
+    file.chmod(mode)
+    (line,) = start()
+    assert str(file) in line and reason in line
 
 
+@pytest.mark.usefixtures("without_inductor")
 @pytest.mark.parametrize("others", ["a link", "a file"])
-def test_compiled_code_is_kept_in_no_folder_that_others_made(tmp_path: Path, monkeypatch, others: str) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    folder, said = tmp_path / "compiled", list[str]()
+def test_compiled_code_is_kept_in_no_folder_that_others_made(
+    others: str, start: Start, tmp_path: Path, monkeypatch
+) -> None:
+    folder = tmp_path / "imagenet_opt/compiled"
+    folder.parent.mkdir()
     folder.symlink_to(tmp_path) if others == "a link" else folder.touch()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    use_private_cache(folder, said.append)
-    assert len(said) == 1 and str(folder) in said[0]
-    chosen = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    monkeypatch.delenv(CACHE)
+    (line,) = start()
+    assert str(folder) in line
+    chosen = Path(os.environ[CACHE])
     assert chosen not in (folder, Path(default_cache_dir())) and chosen.stat().st_mode & 0o777 == 0o700
 
 
-def test_torchs_guessable_folder_is_replaced_and_one_that_the_user_set_is_not(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
-    use_private_cache(tmp_path / "own", print)
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "own")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen"))
-    use_private_cache(tmp_path / "own", print)
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "chosen")
+@pytest.mark.usefixtures("without_inductor")
+def test_torchs_guessable_folder_is_replaced_and_one_that_the_user_set_is_not(
+    start: Start, tmp_path: Path, monkeypatch
+) -> None:
+    assert start() == []
+    assert os.environ[CACHE] == str(tmp_path / "imagenet_opt/compiled")
+    monkeypatch.setenv(CACHE, str(tmp_path / "chosen"))
+    assert start() == []
+    assert os.environ[CACHE] == str(tmp_path / "chosen")

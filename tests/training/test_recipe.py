@@ -1,22 +1,23 @@
 """What a resume compares with the recipe of the run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagenet_opt.errors import CheckpointMismatch
-from imagenet_opt.training.recipe import Recipe, recipe_of, recipes_after
+from imagenet_opt.training.recipe import recipe_of, recipes_after
 from tests.config.configs import tiny
 
 AVERAGED = "callbacks.ema.decay=0.9"
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
+def recipe(tmp_path: Path) -> dict[str, Any]:
     return recipe_of(tiny(tmp_path, tmp_path))
 
 
-def changed(tmp_path: Path, *overrides: str) -> Recipe:
+def changed(tmp_path: Path, *overrides: str) -> dict[str, Any]:
     return recipe_of(tiny(tmp_path, tmp_path, *overrides))
 
 
@@ -28,7 +29,7 @@ def changed(tmp_path: Path, *overrides: str) -> Recipe:
     ],
 )
 def test_another_kind_of_loss_mixing_augmentation_or_averaging_needs_a_confirmation(
-    override: str, recipe: Recipe, tmp_path: Path
+    override: str, recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     now, key = changed(tmp_path, override), override.partition("=")[0]
     for before, after in ((recipe, now), (now, recipe)):
@@ -42,7 +43,7 @@ def test_another_kind_of_loss_mixing_augmentation_or_averaging_needs_a_confirmat
             recipes_after({"global_step": 10, "current_model_state": {}}, recipe, is_confirmed=False)
 
 
-def test_each_other_key_that_changes_what_is_learned_is_a_line(recipe: Recipe, tmp_path: Path) -> None:
+def test_each_other_key_that_changes_what_is_learned_is_a_line(recipe: dict[str, Any], tmp_path: Path) -> None:
     silent = ("data.num_workers=3", "callbacks.checkpoint.keep=5", "model.set_to_none=false", "logger=tensorboard")
     saved = {"global_step": 10, "recipes": {0: recipe}}
     assert recipes_after(saved, changed(tmp_path, *silent), is_confirmed=False) == ({0: recipe}, [])

@@ -16,11 +16,10 @@ from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.errors import CheckpointError, CheckpointNotFound, ConfigError, StorageFailed
 from imagenet_opt.object_storage import ObjectStorage
 from imagenet_opt.run.checkpoint import mirror, restore
-from imagenet_opt.run.checkpoint.names import COMPILED_CODE, step_file
+from imagenet_opt.run.checkpoint.names import step_file
 from imagenet_opt.run.checkpoint.uploads import CheckpointUploads
 from imagenet_opt.run.checkpoint.writer import CheckpointWriter, HostCopy
 from imagenet_opt.training.build_run import build_run
-from imagenet_opt.training.preempted import SWEEP_JOB
 from tests.callbacks.conftest import Project
 from tests.config.configs import tiny
 from tests.faulty_proxy import FaultyProxy
@@ -139,7 +138,7 @@ def test_a_failed_upload_is_one_warning_and_the_next_save_tries_again(
 def test_only_the_user_can_write_the_compiled_code_of_a_mirror(bucket: str, tmp_path: Path) -> None:
     lost, new = tmp_path / "lost", tmp_path / "new"
     lost.mkdir()
-    (lost / COMPILED_CODE).write_bytes(b"code")
+    (lost / "compiled_code.bin").write_bytes(b"code")
     (lost / "wandb_id.txt").write_text("abc\n")
     save(lost, bucket, 4)
     before = os.umask(0o002)
@@ -148,7 +147,7 @@ def test_only_the_user_can_write_the_compiled_code_of_a_mirror(bucket: str, tmp_
     finally:
         os.umask(before)
     assert (new / "wandb_id.txt").read_text() == "abc\n"
-    code = new / COMPILED_CODE
+    code = new / "compiled_code.bin"
     assert code.read_bytes() == b"code" and code.stat().st_mode & 0o777 == 0o600
 
 
@@ -243,7 +242,7 @@ def test_the_training_process_opens_no_storage_and_a_storage_that_does_not_answe
 def test_jobs_of_a_sweep_have_mirrors_of_their_own(
     bucket: str, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SWEEP_JOB, "1")
+    monkeypatch.setenv("IMAGENET_OPT_SWEEP_JOB", "1")
     run = build_run(tiny(tmp_path / "sweep_1", images_root, f"callbacks.checkpoint.mirror={bucket}/"))
     assert run.trainer.checkpoint_callback.mirror == f"{bucket}/sweep_1/run"
 

@@ -15,7 +15,6 @@ import pytest
 
 from imagenet_opt.errors import TrainingError
 from imagenet_opt.run.stop import ranks
-from imagenet_opt.run.stop.ranks import RankWatchdog, address, listen
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SECONDS = 120
@@ -45,7 +44,7 @@ class Rank:
                 line.send(value)
             return value if rank == 0 else port_and_token
 
-        peers = RankWatchdog(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
+        peers = ranks.RankWatchdog(rank=rank, world_size=2, broadcast=broadcast, grace_seconds=0.05)
         line.send("together")
         told = line.recv()
         if told == "close":
@@ -126,7 +125,7 @@ def test_a_run_on_one_machine_listens_on_that_machine_only(
         pytest.skip("this machine has no IPv6")
     monkeypatch.setenv("MASTER_ADDR", host)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
-    with listen(address(2), world_size=2) as server:
+    with ranks.listen(ranks.address(2), world_size=2) as server:
         assert server.getsockname()[0] == listens
         for each in reached_by:
             socket.create_connection((each, server.getsockname()[1])).close()
@@ -137,4 +136,4 @@ def test_a_rank_that_cannot_reach_rank_0_says_so_in_one_line(monkeypatch: pytest
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(TrainingError, match=rf"^rank 3 .*127\.0\.0\.1:{port} .*'~callbacks\.preemption'[^\n]*$"):
-        RankWatchdog(rank=3, world_size=4, broadcast=lambda _: (port, "word"))
+        ranks.RankWatchdog(rank=3, world_size=4, broadcast=lambda _: (port, "word"))

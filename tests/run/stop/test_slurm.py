@@ -9,32 +9,30 @@ import pytest
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from imagenet_opt.config.overrides import follow_job, slurm_folder
+from imagenet_opt.config.overrides import follow_job
 from imagenet_opt.errors import Preempted
 from imagenet_opt.training import preempted
-from imagenet_opt.training.preempted import SWEEP_JOB, leave, requeue
 
 
 @pytest.mark.parametrize(
-    ("environment", "name"),
+    ("environment", "folder"),
     [
-        ({}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm_7"),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}, "slurm_7_step2"),
-        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}, "slurm_7_3"),
-        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "interactive"}, None),
+        ({}, []),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, ["slurm_7"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}, ["slurm_7_step2"]),
+        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}, ["slurm_7_3"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "interactive"}, []),
     ],
 )
-def test_the_folder_follows_the_job(environment: dict[str, str], name: str | None) -> None:
-    assert slurm_folder(environment) == name
-
-
-def test_a_given_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    assert follow_job(["seed=1"]) == ["hydra.run.dir=runs/slurm_7", "seed=1"]
-    assert follow_job(["-m", "seed=1,2"]) == ["-m", "hydra.sweep.dir=runs/slurm_7", "seed=1,2"]
+def test_the_folder_follows_the_job_and_a_given_folder_stays(
+    environment: dict[str, str], folder: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert follow_job(["seed=1"]) == [*(f"hydra.run.dir=runs/{name}" for name in folder), "seed=1"]
+    assert follow_job(["-m", "seed=1,2"]) == ["-m", *(f"hydra.sweep.dir=runs/{name}" for name in folder), "seed=1,2"]
     for word in ("hydra.run.dir=mine", "+hydra.run.dir=mine", "++hydra.run.dir=mine"):
         assert follow_job([word]) == [word]
 
@@ -48,17 +46,17 @@ def test_a_run_is_queued_again_after_slurms_warning_but_a_sweeps_job_by_its_swee
     for name, value in {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SLURM_JOB_NAME", raising=False)
-    leave(Preempted("SIGTERM: step 1"), signal.SIGTERM)
+    preempted.leave(Preempted("SIGTERM: step 1"), signal.SIGTERM)
     with monkeypatch.context() as sweep:
-        sweep.setenv(SWEEP_JOB, "1")
-        assert leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1) == 75
+        sweep.setenv(preempted.SWEEP_JOB, "1")
+        assert preempted.leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1) == 75
     assert not asked.exists()
-    leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1)
+    preempted.leave(Preempted("SIGUSR1: step 1"), signal.SIGUSR1)
     assert asked.read_text() == "requeue 7\n" and not caplog.text
     monkeypatch.setenv("STATUS", "1")
-    assert not requeue() and "not yours" in caplog.text
+    assert not preempted.requeue() and "not yours" in caplog.text
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not requeue()
+    assert not preempted.requeue()
 
 
 @pytest.mark.parametrize(

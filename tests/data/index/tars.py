@@ -8,9 +8,6 @@ from pathlib import Path
 
 import webdataset
 
-from imagenet_opt.data.index.tar_members import FileBytes, Member, members
-from imagenet_opt.regular_file import open_regular
-
 Members = Iterable[tuple[str, bytes]]
 
 
@@ -32,13 +29,6 @@ def header(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **more: obje
     for key, value in more.items():
         setattr(entry, key, value)
     return entry.tobuf(tarfile.GNU_FORMAT)
-
-
-def members_of(path: Path) -> list[Member]:
-    descriptor = open_regular(path)
-    with open(descriptor, "rb", 0):
-        file = FileBytes(descriptor)
-        return list(members(file.read, file.num_bytes))
 
 
 def shards_of(folder: Path, images: Path, *, num: int = 2) -> list[Path]:

@@ -1,7 +1,6 @@
 """Images and reads that fail while packing: what is left out and listed, and what stops the pack."""
 
 import errno
-import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -12,15 +11,12 @@ import numpy as np
 import pytest
 
 from imagenet_opt.data.decode.decoder import Decoder
-from imagenet_opt.data.index.shard_index import open_shards, shard_name
-from imagenet_opt.data.storage.record_store import FolderSource
+from imagenet_opt.data.index.shard_index import open_shards
+from imagenet_opt.data.storage import record_store
 from imagenet_opt.errors import BadSample, DataError, StorageFailed
 from imagenet_opt.pack.image import PackOptions, prepare
-from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.shard_writer import ShardPart, ShardTask, write_shard
-from imagenet_opt.pack.source import open_train
-from imagenet_opt.pack.target import FolderTarget, part_name
-from tests.pack.packs import SMALL, jpeg, names_of, png, rejected, samples, small_tree, tree
+from imagenet_opt.pack.pack import Packed, pack
+from tests.pack.packs import SMALL, contents, jpeg, names_of, png, rejected, samples, small_tree, tree
 
 
 def test_bad_files_are_left_out_and_listed_with_the_reason(tmp_path: Path) -> None:
@@ -108,46 +104,48 @@ def test_pack_and_training_accept_the_same_images(encoded: bytes, fits: bool) ->
 
 
 @pytest.fixture
-def shard_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShardPart]:
-    """A function that writes a shard of 8 files; reads fail as `fails` says, by class/file and number of the try."""
-    index = open_train(small_tree(tmp_path / "data"), "train", tmp_path)
-    read = FolderSource.read
+def packed_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Packed]:
+    """Packs data/ into a new folder; reads fail as `fails` says, by class/file and number of the try."""
+    root, read_part = small_tree(tmp_path / "data"), record_store.read_part
 
-    def write(fails: Callable[[str, int], bool]) -> ShardPart:
+    def packed(out: str, fails: Callable[[str, int], bool]) -> Packed:
         tries = Counter[str]()
 
-        def faulty(files: FolderSource, name: str, *part: Any) -> bytes:
+        def faulty(descriptor: int, *part: Any) -> bytes:
+            name = os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), root / "train")
             tries[name] += 1
             if fails(name, tries[name]):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return read(files, name, *part)
+            return read_part(descriptor, *part)
 
-        monkeypatch.setattr(FolderSource, "read", faulty)
-        write_shard(ShardTask(FolderTarget(tmp_path), 0, index, 0, PackOptions(), read_timeout=2.0))
-        return ShardPart(**json.loads((tmp_path / part_name(0)).read_text()))
+        monkeypatch.setattr(record_store, "read_part", faulty)
+        return pack(root, tmp_path / out, SMALL, read_timeout=2.0)
 
-    return write
+    return packed
 
 
 def test_a_read_is_repeated_and_a_file_that_stays_unreadable_is_listed(
-    shard_from: Callable[..., ShardPart], tmp_path: Path
+    packed_with: Callable[..., Packed], tmp_path: Path
 ) -> None:
-    undisturbed = shard_from(lambda name, number: False)
-    content = (tmp_path / shard_name(0)).read_bytes()
-    assert shard_from(lambda name, number: number == 1) == undisturbed
-    assert (tmp_path / shard_name(0)).read_bytes() == content and undisturbed.rejected == []
-    part = shard_from(lambda name, number: name == "a/3.JPEG")
-    ((place, reason),) = part.rejected
+    undisturbed = packed_with("whole", lambda name, number: False)
+    assert packed_with("repeated", lambda name, number: number == 1) == undisturbed
+    assert contents(tmp_path / "repeated") == contents(tmp_path / "whole") and undisturbed.rejected == 0
+    assert packed_with("left out", lambda name, number: name == "a/3.JPEG").images == undisturbed.images - 1
+    _, (place, reason) = rejected(tmp_path / "left out/train")
     assert place == str(tmp_path / "data/train/a/3.JPEG") and "Input/output error" in reason
-    assert len(part.samples) == 7
 
 
 def test_an_outage_of_the_storage_stops_the_pack_and_rejects_nothing(
-    shard_from: Callable[..., ShardPart], tmp_path: Path
+    packed_with: Callable[..., Packed], tmp_path: Path
 ) -> None:
-    with pytest.raises(StorageFailed, match=r"Input/output error .*/train/\w/\d\.JPEG and other files"):
-        shard_from(lambda name, number: True)
-    (tmp_path / "data").rename(tmp_path / "unmounted")
+    def unmounted(name: str, number: int) -> bool:
+        if (tmp_path / "data").exists():
+            (tmp_path / "data").rename(tmp_path / "unmounted")
+        return True
+
     with pytest.raises(StorageFailed, match=r"data/train has disappeared .*data\.read_timeout"):
-        shard_from(lambda name, number: False)
-    assert not list(tmp_path.glob("*.tar*"))
+        packed_with("out", unmounted)
+    (tmp_path / "unmounted").rename(tmp_path / "data")
+    with pytest.raises(StorageFailed, match=r"Input/output error .*/train/\w/\d\.JPEG and other files"):
+        packed_with("out", lambda name, number: True)
+    assert not [file for file in tmp_path.rglob("*") if file.name == "rejected.csv" or ".tar" in file.name]

@@ -71,11 +71,12 @@ def test_what_a_pack_into_a_folder_refuses(out: Path, tmp_path: Path) -> None:
     assert {path.name for path in root.iterdir()} == {"train", "val"}
 
 
-PLANS = ("[]", '{"images": 8, "num_shards": 1000000000000}', "[" * 100_000)
+FACTS = '"format": 1, "fingerprint": "x", "folder": "x", "options": {}, "images": 8'
+PLANS = ("[]", f"{{{FACTS}}}", f'{{{FACTS}, "num_shards": 1000000000000}}', "[" * 100_000)
 
 
 @pytest.mark.parametrize(
-    ("file", "content"), [("val/thesis.txt", "x"), *(("train/plan.json", plan) for plan in PLANS)], ids=range(4)
+    ("file", "content"), [("val/thesis.txt", "x"), *(("train/plan.json", plan) for plan in PLANS)], ids=range(5)
 )
 def test_other_files_and_damaged_plans_in_out_are_left_alone(file: str, content: str, tmp_path: Path) -> None:
     tree(tmp_path / "out", {file: content.encode()})

@@ -7,7 +7,6 @@ import pytest
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.errors import ConfigError, ShardMismatch, StorageFailed
 from imagenet_opt.pack.pack import pack
-from imagenet_opt.pack.target import CLAIM
 from imagenet_opt.pack.verify import open_packed, verify
 from tests.faulty_proxy import FaultyProxy
 from tests.object_server import client, objects, put, upload
@@ -24,7 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def packed(folder: Path) -> dict[str, bytes]:
-    return {name: content for name, content in contents(folder).items() if name != CLAIM}
+    return {name: content for name, content in contents(folder).items() if name != "claim"}
 
 
 @pytest.mark.parametrize(("from_bucket", "workers"), [(False, 0), (True, 2)])

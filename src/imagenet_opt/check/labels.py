@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from imagenet_opt.check.result import CheckResult, Level
 from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.evaluate.network import Network, logits_of
-from imagenet_opt.model.saved_network import on_device
+from imagenet_opt.evaluate.evaluate import predictions
+from imagenet_opt.evaluate.network import Network
 
 Confusion = NDArray[np.int64]
 """(num_classes, num_classes): number of images in the folder of a class for which the network predicts a class."""
@@ -47,23 +46,12 @@ def check_labels(
 
     Raises CheckpointMismatch for a network that does not know the classes.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    logits = torch.tensor(logits_of(train.classes, network.classes, network.num_classes), device=device)
-    options = replace(loading, on_bad_sample="skip", max_bad_fraction=1.0)
-    net, done, confusions = on_device(network.net, device), 0, []
-    for split in (train, val):
-        confusion = np.zeros((len(logits), len(logits)), np.int64)
-        some = replace(options, batch_size=min(options.batch_size, len(split)))
-        loader = eval_loader(split, some, RankInfo(device=device))
-        try:
-            for batch in loader:
-                with torch.inference_mode():
-                    chosen = net(batch.images)[:, logits].argmax(1)[batch.valid]
-                np.add.at(confusion, (batch.labels[batch.valid].cpu().numpy(), chosen.cpu().numpy()), 1)
-                on_progress(done := done + len(chosen), len(train) + len(val))
-        finally:
-            loader.close()
-        confusions.append(confusion)
+    device, done = torch.device("cuda" if torch.cuda.is_available() else "cpu"), 0
+    confusions = np.zeros((2, len(train.classes), len(train.classes)), np.int64)
+    for split, confusion in zip((train, val), confusions, strict=True):
+        for logits, labels in predictions(network, split, replace(loading, on_bad_sample="skip"), device):
+            np.add.at(confusion, (labels.cpu().numpy(), logits.argmax(1).cpu().numpy()), 1)
+            on_progress(done := done + len(labels), len(train) + len(val))
     return _result(confusions[0], confusions[1], val)
 
 

@@ -1,13 +1,13 @@
 """Evaluates a network on the validation images: accuracy, loss, and their tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from imagenet_opt.data.batch import Batch
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.loader import RankInfo, eval_loader
 from imagenet_opt.data.options import LoaderOptions
@@ -51,37 +51,46 @@ def evaluate(
     if precision not in DTYPES:
         raise ConfigError(f"trainer.precision={precision} cannot be evaluated; set one of {', '.join(DTYPES)}")
     check_image_size(network.net, view.image_size)
-    dtype, autocast = DTYPES[precision]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options = replace(
         loading,
-        batch_size=min(loading.batch_size, len(val)),
-        max_bad_fraction=1.0,
         val_image_size=view.image_size,
         val_crop_ratio=view.crop_ratio,
         val_interpolation=view.interpolation,
     )
-    logits_used = torch.tensor(logits_of(val.classes, network.classes, network.num_classes), device=device)
-    sums = _Sums(len(val.classes), device)
-    net, done = on_device(network.net.to(dtype), device), 0
-    loader = eval_loader(val, options, RankInfo(device=device))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sums, done = _Sums(len(val.classes), device), 0
     on_progress(0, len(val))
-    try:
-        for batch in loader:
-            with torch.inference_mode():
-                with torch.autocast(device.type, autocast, enabled=autocast is not None):
-                    logits = _logits(net, batch.images.to(dtype), view)[:, logits_used]
-                sums.add(logits, batch)
-            on_progress(done := min(done + len(batch.labels), len(val)), len(val))
-    finally:
-        loader.close()
+    for logits, labels in predictions(network, val, options, device, precision=precision, tta=view.tta):
+        sums.add(logits, labels)
+        on_progress(done := done + len(labels), len(val))
+    on_progress(len(val), len(val))
     return sums.result(network.num_classes, precision)
 
 
-def _logits(net: nn.Module, images: Tensor, view: View) -> Tensor:
-    """Logits, float32 (N, C)."""
-    logits: Tensor = net(images).float()
-    return (logits + net(images.flip(-1)).float()) / 2 if view.tta else logits
+@torch.inference_mode()
+def predictions(
+    network: Network,
+    split: Split,
+    loading: LoaderOptions,
+    device: torch.device,
+    *,
+    precision: str = FLOAT32,
+    tta: bool = False,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits of the classes of `split`, float32 (N, C), and labels, int64 (N,), of each batch, without bad images. tta:
+    the mean for an image and its mirror image. Raises CheckpointMismatch for classes that the network does not know."""
+    dtype, autocast = DTYPES[precision]
+    used = torch.tensor(logits_of(split.classes, network.classes, network.num_classes), device=device)
+    options = replace(loading, batch_size=min(loading.batch_size, len(split)), max_bad_fraction=1.0)
+    net = on_device(network.net.to(dtype), device)
+    with closing(eval_loader(split, options, RankInfo(device=device))) as loader:
+        for batch in loader:
+            images = batch.images.to(dtype)
+            with torch.autocast(device.type, autocast, enabled=autocast is not None):
+                logits = net(images).float()
+                if tta:
+                    logits = (logits + net(images.flip(-1)).float()) / 2
+            yield logits[:, used][batch.valid], batch.labels[batch.valid]
 
 
 class _Sums:
@@ -92,9 +101,8 @@ class _Sums:
         self._classes = torch.zeros(2, num_classes, dtype=torch.int64, device=device)
         self._totals = torch.zeros(2, dtype=torch.float64, device=device)
 
-    def add(self, logits: Tensor, batch: Batch) -> None:
-        """logits: float32 (N, C). batch: labels int64 (N,), valid bool (N,)."""
-        logits, labels = logits[batch.valid], batch.labels[batch.valid]
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """logits: float32 (N, C). labels: int64 (N,)."""
         best = logits.topk(min(5, self.num_classes), dim=1).indices
         hits = best == labels[:, None]
         self._classes.index_add_(1, labels, torch.stack([hits[:, 0].long(), torch.ones_like(labels)]))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_opt.cli.init import main as init
-from imagenet_opt.cli.train import main as train
+from imagenet_opt.cli.main import run
 from imagenet_opt.data.demo import demo_folder
 from imagenet_opt.errors import ConfigError
 from tests.processes import Forked
@@ -123,15 +122,15 @@ def test_commands_see_the_experiment_of_a_project(
 ) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setenv("PYTHONPATH", "")
-    words = ["plan", "experiment=mine", "--rate=100", "--loader-rate=100"]
-    train(words, project=EXAMPLES / "project", allow_targets=["my_callbacks"])
+    monkeypatch.setattr(sys, "argv", ["train.py", "plan", "experiment=mine", "--rate=100", "--loader-rate=100"])
+    runpy.run_path(str(EXAMPLES / "project/train.py"), run_name="__main__")
     assert "1 to 4 " in capsys.readouterr().out  # the demo has 8 epochs
 
 
 def test_the_page_shows_the_callback_of_a_new_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    init([f"{tmp_path}/my project"])
+    run("init", [f"{tmp_path}/my project"])
     assert f"next: cd '{tmp_path}/my project' && python" in capsys.readouterr().out
     code = (tmp_path / "my project/my_callbacks/gradient_norm.py").read_text().partition("\n\n")[2]
     assert textwrap.indent(code, "    ") in (EXAMPLES.parent / "docs/own_project.md").read_text()
     with pytest.raises(ConfigError, match="is not empty; choose a new folder"):
-        init([str(tmp_path)])
+        run("init", [str(tmp_path)])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.cli.main import run
-from imagenet_opt.cli.pack import main as pack
 from tests.conftest import write_images
 from tests.object_server import objects, upload
 from tests.test_train import assert_same, metrics, opened, train
@@ -39,7 +38,7 @@ def test_a_run_that_loses_its_machine_ends_as_an_undisturbed_run(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     images = write_images(tmp_path / "images", num_classes=3, per_class=11)  # four steps
-    pack([f"data.root={images}", f"out={tmp_path}/packed"])
+    run("pack", [f"data.root={images}", f"out={tmp_path}/packed"])
     upload(tmp_path / "packed", f"{bucket}/packed")
     undisturbed = train(tmp_path / "undisturbed", tmp_path / "packed", *OPTIONS)
     assert undisturbed.returncode == 0, undisturbed.stderr

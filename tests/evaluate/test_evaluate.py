@@ -2,6 +2,7 @@
 timm's lists of ImageNet's variants."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,16 +10,14 @@ import timm.data
 import torch
 from timm.data import ImageNetInfo
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
-from imagenet_opt.evaluate.evaluate import Result, evaluate
+from imagenet_opt.evaluate.evaluate import evaluate
 from imagenet_opt.evaluate.network import Network, View, logits_of, view_of
 from tests.conftest import loading
 
-VIEW = View(16, 0.875)
 IMAGENET = ImageNetInfo().label_names()
 MORE_CLASSES = ["n00000001", *IMAGENET[::-1], "n99999999"]
 NUMBERS_BY_NAME = sorted(map(str, range(1000)))  # as folders are sorted: 10 before 2
@@ -27,7 +26,7 @@ NUMBERS_BY_NAME = sorted(map(str, range(1000)))  # as folders are sorted: 10 bef
 class Recorder(nn.Module):
     """Logits that depend on the left and right half of an image; records images and logits."""
 
-    def __init__(self, num_classes: int = 3) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.head = nn.Linear(6, num_classes)
@@ -39,24 +38,6 @@ class Recorder(nn.Module):
         self.images.append(images)
         self.logits.append(5 * self.head(halves))
         return self.logits[-1]
-
-
-@pytest.mark.parametrize("tta", [False, True])
-def test_measures_are_their_formulas(tta: bool, images_root: Path, tmp_path: Path) -> None:
-    """With tta, of the mean logits of image and mirror image."""
-    index, net = open_index(images_root, "val", tmp_path), Recorder()
-    result = evaluate(Network(net, 3), index, loading(batch_size=4), View(16, 0.875, tta=tta))
-    labels, logits = index.labels.astype(np.int64), net.logits
-    if tta:
-        assert torch.equal(net.images[0].flip(-1), net.images[1])
-        logits = [(a + b) / 2 for a, b in zip(logits[::2], logits[1::2], strict=True)]
-    probabilities = torch.cat(logits)[: len(labels)].softmax(1).detach().numpy()
-    chosen = probabilities.argmax(1)
-    assert result.top1 == pytest.approx((chosen == labels).mean())
-    assert result.top5 is None
-    assert result.nll == pytest.approx(-np.log(probabilities[np.arange(len(labels)), labels]).mean(), rel=1e-5)
-    assert result.images == np.bincount(labels, minlength=3).tolist()
-    assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
 
 
 def test_a_view_follows_the_configuration_or_a_convention() -> None:
@@ -85,30 +66,32 @@ def renamed(root: Path, folder: Path, names: list[str]) -> Split:
     return open_index(folder, "val", folder / "cache")
 
 
-def evaluated(index: Split, net: Recorder, **options: object) -> tuple[Result, Tensor]:
-    """The result, and all logits of the network."""
-    network = Network(net, net.head.out_features, **options)
-    result = evaluate(network, index, loading(batch_size=4), VIEW)
-    return result, torch.cat(net.logits)[: len(index)]
-
-
+@pytest.mark.parametrize("tta", [False, True])
 @pytest.mark.parametrize(
-    ("folders", "options", "columns"),
+    ("folders", "num", "classes", "columns"),
     [
-        (["cat", "dog", "owl"], {"classes": ("owl", "ant", "cat", "bee", "dog")}, [2, 4, 0]),
-        (["4", "0", "2"], {}, [0, 2, 4]),  # folders in the order of their names
+        (["cat", "dog", "owl"], 3, None, [0, 1, 2]),
+        (["cat", "dog", "owl"], 5, ("owl", "ant", "cat", "bee", "dog"), [2, 4, 0]),
+        (["4", "0", "2"], 5, None, [0, 2, 4]),  # folders in the order of their names
     ],
 )
-def test_only_the_logits_of_the_classes_count(
-    folders: list[str], options: dict, columns: list[int], images_root: Path, tmp_path: Path
+def test_measures_are_their_formulas(
+    folders: list[str], num: int, classes: Any, columns: list[int], tta: bool, images_root: Path, tmp_path: Path
 ) -> None:
-    index = renamed(images_root, tmp_path, folders)
-    result, logits = evaluated(index, Recorder(5), **options)
-    labels, logits = torch.from_numpy(index.labels).long(), logits[:, columns]
-    hits = logits.argmax(1) == labels
-    assert result.top1 == pytest.approx(hits.double().mean().item())
-    assert result.nll == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-5)
-    assert result.correct == [int(hits[labels == label].sum()) for label in range(3)]
+    """Of the logits of the classes; with tta, of the mean logits of image and mirror image."""
+    index, net = renamed(images_root, tmp_path, folders), Recorder(num)
+    result = evaluate(Network(net, num, classes), index, loading(batch_size=4), View(16, 0.875, tta=tta))
+    labels, logits = index.labels.astype(np.int64), net.logits
+    if tta:
+        assert torch.equal(net.images[0].flip(-1), net.images[1])
+        logits = [(a + b) / 2 for a, b in zip(logits[::2], logits[1::2], strict=True)]
+    probabilities = torch.cat(logits)[: len(labels), columns].softmax(1).detach().numpy()
+    chosen = probabilities.argmax(1)
+    assert result.top1 == pytest.approx((chosen == labels).mean())
+    assert result.top5 is None
+    assert result.nll == pytest.approx(-np.log(probabilities[np.arange(len(labels)), labels]).mean(), rel=1e-5)
+    assert result.images == np.bincount(labels, minlength=3).tolist()
+    assert result.correct == [int(((chosen == labels) & (labels == label)).sum()) for label in range(3)]
 
 
 @pytest.mark.parametrize("variant", ["imagenet_a", "imagenet_r"])

@@ -17,6 +17,7 @@ from imagenet_opt.model.network import build_network
 from tests.callbacks.conftest import switched
 from tests.conftest import quiet_trainer
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 NUM_STEPS, NUM_IMAGES = 10, 16
 
 
@@ -98,7 +99,6 @@ def assert_alike(one: tuple[Training, Tensor], other: tuple[Training, Tensor], t
         torch.testing.assert_close(dict(one[0].net.named_buffers())[name], buffer, **close, msg=name)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("micro_batch_size", [None, 8, 6])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16-mixed", 2e-2), ("64-true", 1e-8), ("16-mixed", 1e-2)])
 def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str, tolerance: float) -> None:
@@ -112,7 +112,6 @@ def test_graphs_train_as_eager_does(micro_batch_size: int | None, precision: str
 
 
 @pytest.mark.usefixtures("compile_cache")
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize(
     ("mode", "precision", "tolerance"),
     [
@@ -130,7 +129,6 @@ def test_what_is_compiled_is_captured_compiled(mode: str, precision: str, tolera
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compile_cache")
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_micro_batches_add_up_where_the_compiler_makes_the_graphs(mode: str) -> None:
     compiling = switched(compile=True, compile_mode=mode, on_failure="stop")
@@ -138,7 +136,6 @@ def test_micro_batches_add_up_where_the_compiler_makes_the_graphs(mode: str) -> 
     assert_alike(fit(compiling, precision="32-true", micro_batch_size=8), eager, 5e-3)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_kernels_of_a_step_come_from_two_launches() -> None:
     """Of the forward and of the backward; loss and optimizer have theirs."""
     launches = []
@@ -160,7 +157,6 @@ def test_kernels_of_a_step_come_from_two_launches() -> None:
     assert launches == [2]
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_a_size_for_which_memory_runs_out_goes_without_and_the_next_is_captured(monkeypatch, caplog) -> None:
     real, asked = torch.cuda.make_graphed_callables, []
 
@@ -179,7 +175,6 @@ def test_a_size_for_which_memory_runs_out_goes_without_and_the_next_is_captured(
     assert "no CUDA graph of (16, 3, 64, 64)" in caplog.text and "CUDA graph of (16, 3, 96, 96) captured" in caplog.text
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_graphs_of_a_micro_batch_that_was_halved_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     real, captured = torch.cuda.make_graphed_callables, []
 

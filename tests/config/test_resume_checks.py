@@ -53,6 +53,8 @@ def test_another_optimizer_another_network_and_fewer_epochs_are_refused(
     fit("trainer.max_epochs=2", "trainer.log_every_n_steps=2")
     with pytest.raises(errors.CheckpointMismatch, match=r"another optimizer.*momentum.*resume_from=null"):
         fit("trainer.max_epochs=3", "trainer.log_every_n_steps=2", "optimizer=adamw", "change_recipe=true")
+    with pytest.raises(errors.CheckpointMismatch, match=r"parameter groups.*set optimizer\.layer_decay"):
+        fit("trainer.max_epochs=3", "trainer.log_every_n_steps=2", "optimizer.layer_decay=0.5")
     for same_tensors in ("model.name=test_resnet.r160_in1k", "data.std=[1,1,1]"):
         key = same_tensors.partition("=")[0]
         with pytest.raises(errors.CheckpointMismatch, match=rf"this run has {key}=.*; set {key}="):

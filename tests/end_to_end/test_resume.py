@@ -43,7 +43,7 @@ RECIPE = (
     *("data.num_workers=0", "data.global_batch_size=8", "data.augment=rand-m9-mstd0.5"),
     "data.random_erasing=0.5",
     *("model.name=test_resnet", "model.drop_path_rate=0.2"),
-    *("model.micro_batch_size=3", "model.batch_norm_momentum=per_step"),
+    *("model.micro_batch_size=3", "model.batch_norm_momentum=per_step", "optimizer.layer_decay=0.5"),
 )
 GROWTH = ("start=24", "end=32", "step=8", "grow_from=0.5", "grow_until=0.5")
 AVERAGING = ("callbacks.ema.decay=0.5", *(f"callbacks.resolution_schedule.{option}" for option in GROWTH))

@@ -2,22 +2,18 @@
 
 import copy
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
-from lightning.pytorch import Callback, Trainer
 from timm.optim import create_optimizer_v2, list_optimizers
 from timm.optim.muon import Muon
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from imagenet_opt.errors import CheckpointMismatch, ConfigError
+from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import build_optimizer
-from tests.model.conftest import OPTIMIZER, batches, fit
 
 
 def network() -> nn.Module:
@@ -75,31 +71,6 @@ def test_layers_have_the_rates_and_the_decay_of_timm(model: str) -> None:
     scales = decay_of(theirs, net, "lr_scale")
     assert decay_of(ours, net, "lr") == {name: pytest.approx(0.75 * scale) for name, scale in scales.items()}
     assert decay_of(ours, net) == decay_of(theirs, net)
-
-
-def test_a_run_resumes_with_the_rates_of_its_layers(tmp_path: Path) -> None:
-    def resnet() -> nn.Module:
-        torch.manual_seed(0)
-        return timm.create_model("test_resnet", num_classes=3)
-
-    class Rates(Callback):
-        def __init__(self) -> None:
-            self.seen: list[list[float]] = []
-
-        def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-            self.seen.append([group["lr"] for group in trainer.optimizers[0].param_groups])
-
-        def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-            if trainer.current_epoch == 0:
-                trainer.save_checkpoint(tmp_path / "half.ckpt")
-
-    before, after, layered = Rates(), Rates(), partial(OPTIMIZER, layer_decay=0.5)
-    _, whole = fit(resnet(), batches(4), None, before, optimizer=layered)
-    _, half = fit(resnet(), batches(4), None, after, optimizer=layered, ckpt_path=tmp_path / "half.ckpt")
-    assert after.seen == before.seen[4:] and len(set(after.seen[0])) == 6
-    assert all(torch.equal(a, b) for a, b in zip(whole.net.parameters(), half.net.parameters(), strict=True))
-    with pytest.raises(CheckpointMismatch, match=r"parameter groups.*set optimizer\.layer_decay"):
-        fit(resnet(), batches(4), optimizer=OPTIMIZER, ckpt_path=tmp_path / "half.ckpt")
 
 
 @pytest.fixture

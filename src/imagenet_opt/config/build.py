@@ -107,7 +107,7 @@ def precision_of(precision: Any, device: torch.device, image_size: int = _LEAST_
 
 def build_trainer(config: DictConfig, *first: Callback) -> Trainer:
     """Build the Trainer. first: callbacks whose hooks run before the hooks of the configured callbacks."""
-    device = torch.device("cuda" if torch.cuda.is_available() and wants_gpu(config) else "cpu")
+    device = device_of(config)
     if device.type == "cpu" and config.trainer.accelerator in ("gpu", "cuda"):
         raise ConfigError(
             f"trainer.accelerator={config.trainer.accelerator}: torch finds no GPU; leave this key out to train on "

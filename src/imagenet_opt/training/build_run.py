@@ -32,7 +32,7 @@ from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
 from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
-from imagenet_opt.errors import CheckpointMismatch, ConfigError, RunFolderError, did_you_mean
+from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
 from imagenet_opt.measure.telemetry import timeline
 from imagenet_opt.model.classifier import Classifier
 from imagenet_opt.model.initial_weights import load_initial_weights
@@ -77,12 +77,7 @@ def build_run(config: DictConfig) -> Run:
     """Build a run without starting workers or training. Raises ImagenetOptError for mistakes that the user can fix."""
     check_targets(config, allowed=config.allow_targets)
     folder = Path(config.run_folder).resolve()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {folder} ({error.strerror}); choose another folder with hydra.run.dir=FOLDER"
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
     check_types(LoaderOptions, {"seed": config.seed}, "")
     seed_everything(config.seed, verbose=False)
     url = _mirror(config, folder)
@@ -206,12 +201,10 @@ def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
         config.data.batch_size = 1 if is_auto else config.data.batch_size
         check_config(config)
         data: ImageData = make(config.data, "data")
-        if not is_auto:  # auto chooses a batch that the images fill
-            settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)
         config.model.num_classes = num_classes_of(config.model.num_classes, data.num_classes)
     if is_auto:
         resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))
-        settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)
+    settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)
     return data
 
 

@@ -58,22 +58,28 @@ def test_webdatasets_own_tars_have_their_images_and_labels(tmp_path: Path) -> No
 
 
 def test_other_members_do_not_hide_files(tmp_path: Path) -> None:
-    """A shared PAX header, links with long targets, folders, a size in binary and a path with ./ in it."""
+    """Shared PAX headers, links with long targets or a size, folders, a size in binary, a path with ./ in it, and a
+    time where other formats have a part of the path."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "9 path=x\n"}) as out:
         for name, kind in (("d", tarfile.DIRTYPE), ("l", tarfile.SYMTYPE), ("h", tarfile.LNKTYPE)):
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = kind, "t" * 300 if kind != tarfile.DIRTYPE else ""
+            entry.size = 700 if kind == tarfile.LNKTYPE else 0
             out.addfile(entry)
     plain = bytearray(header("./d//b.jpg", 512))
     plain[124:136] = bytes([0x80]) + (512).to_bytes(11, "big")
+    plain[345:357] = b"14710000000\0"  # of GNU tar: when it was read
     plain[148:156] = b" " * 8
     plain[148:156] = f"{sum(plain):06o}\0 ".encode()
     start = file.getvalue().rstrip(b"\0")
     start += bytes(-len(start) % 512)
-    end = header("d/b.cls", 1, kind=b"0") + b"1".ljust(1536, b"\0")
-    found = opened(tmp_path, {"x.tar": start + plain + b"i" * 512 + end})
-    assert (names_of(found), read(found), found.labels.tolist()) == (["d/b.jpg"], [b"i" * 512], [1])
+    content = start + plain + b"i" * 512 + header("d/b.cls", 1, kind=b"0") + b"1".ljust(512, b"\0")
+    content += header("x", 12, kind=b"g") + b"12 size=512\n".ljust(512, b"\0")
+    content += header("c.jpg") + b"j" * 512 + header("c.cls") + b"2".ljust(512) + bytes(1024)
+    found = opened(tmp_path, {"x.tar": content})
+    assert (names_of(found), found.labels.tolist()) == (["d/b.jpg", "c.jpg"], [1, 2])
+    assert read(found) == [b"i" * 512, b"j" * 512]
     assert found.others == {"no ending": 2}
 
 
@@ -81,7 +87,7 @@ def test_other_members_do_not_hide_files(tmp_path: Path) -> None:
     ("files", "labels"),
     [
         ([("a.jpg", b"1"), ("a.cls", b" 12\n"), ("a.txt", b"a cat")], ["12"]),
-        ([("a.PNG", b"1"), ("a.json", b'{"label": 4}'), ("._a.jpg", b"0")], ["4"]),
+        ([("a.PNG", b"1"), ("a.json", b'{"label": 4}'), ("._a.jpg", b"0"), ("b/.jpg", b"0")], ["4"]),
         ([("a.webp", b"1"), ("a.json", b'{"label": "cat"}'), ("b.jpg", b"1"), ("b.cls", b"dog")], ["cat", "dog"]),
         ([("a.cls", b"1"), ("b.cls", b"2"), ("b.jpg", b"1"), ("a.jpg", b"1")], ["2", "1"]),  # apart
         ([("a.cls", b"1"), ("a.json", b'{"label": "cat", "x": 1}'), ("a.jpg", b"1")], ["1"]),  # the name of number 1
@@ -152,6 +158,10 @@ REFUSED: list[tuple[bytes | list[tuple[str, bytes]] | dict[str, bytes], str]] = 
     (b"short", "not a tar file"),
     (b"\x1f\x8b\x08" + bytes(900), "gzip -d"),
     (header("a\x1b[2J.jpg", kind=b"2", linkname="x") + bytes(1024), r"a\x1b[2J.jpg', which is a link"),
+    (
+        header("x", 22, tarfile.XHDTYPE) + b"22 GNU.sparse.major=1\n".ljust(512, b"\0") + header("x.jpg"),
+        "a sparse file",
+    ),
     ([], "is empty"),
     ([("a.jpg", b"1"), ("b.jpg", b"1"), ("b.cls", b"1")], "1 of 2 images without a label (.cls"),
     ([("a.jpg", b"1"), ("a.txt", b"a cat")], "captions"),

@@ -19,6 +19,7 @@ from PIL import Image
 from imagenet_opt.data.decode.decoder import Decoder
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.shard_index import open_shards
+from imagenet_opt.data.index.split import Split
 from imagenet_opt.data.storage.cache_folder import open_cache
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.data.storage.store import CachedStore, MemoryStore
@@ -114,16 +115,17 @@ def _index(folder: Path) -> None:
 def _open_index(folder: Path) -> None:
     cache = next((folder / "cache/index").iterdir())
     shutil.copytree(folder / "cached", cache, dirs_exist_ok=True)
-    index = open_index(folder.parent / "data", "train", folder / "cache")
-    _check_columns(len(index), index.labels, len(index.classes))
-    for i in range(len(index)):
-        path = os.path.normpath(index.path(i))
-        assert path.startswith(str(folder.parent / "data/train")), "a path outside of the data set"
+    _check(open_index(folder.parent / "data", "train", folder / "cache"), folder.parent / "data/train/")
 
 
-def _check_columns(length: int, labels: np.ndarray, num_classes: int) -> None:
-    assert 0 < length < 10**6 and labels.shape == (length,)
-    assert 0 <= labels.min() <= labels.max() < num_classes, "a label of no class"
+def _check(split: Split, place: Path | str) -> None:
+    """place: how the path of each sample begins."""
+    assert 0 < len(split) < 10**6 and split.labels.shape == (len(split),)
+    assert 0 <= split.labels.min() <= split.labels.max() < len(split.classes), "a label of no class"
+    for i in range(len(split)):
+        assert os.path.normpath(split.path(i)).startswith(str(place)), "a path outside of the data set"
+    found = RecordStore(split).read_many(np.arange(len(split)))
+    assert not len(split.sizes) or [len(encoded) for encoded in found] == split.sizes.tolist()
 
 
 _SHARDS = ("labels", "shard_ids", "offsets", "sizes", "checksums", "names", "name_offsets")
@@ -134,12 +136,7 @@ def _shards(folder: Path) -> None:
 
 
 def _read_shards(folder: Path) -> None:
-    index = open_shards(folder / "out/train")
-    _check_columns(len(index), index.labels, len(index.classes))
-    found = RecordStore(index).read_many(np.arange(len(index)))
-    assert [len(encoded) for encoded in found] == index.sizes.tolist()
-    for i in range(len(index)):
-        assert index.path(i).startswith(str(folder / "out/train/shard-")), "a path outside of the pack"
+    _check(open_shards(folder / "out/train"), folder / "out/train/shard-")
 
 
 def _parquet(folder: Path) -> None:
@@ -153,10 +150,7 @@ def _parquet(folder: Path) -> None:
 
 def _read_parquet(folder: Path) -> None:
     (cache := folder / "cache").mkdir(exist_ok=True)
-    index = open_index(folder, "train", cache)
-    _check_columns(len(index), index.labels, len(index.classes))
-    found = RecordStore(index).read_many(np.arange(len(index)))
-    assert [len(encoded) for encoded in found] == index.sizes.tolist()
+    _check(open_index(folder, "train", cache), folder / "train.parquet: ")
     packed = open_index(folder, "val", cache, to_pack=True)
     assert len(list(read_compressed(packed))) == len(packed)
 
@@ -176,12 +170,7 @@ def _tars(folder: Path) -> None:
 
 
 def _read_tars(folder: Path) -> None:
-    split = open_index(folder / "tars", "train", folder / "cache")
-    _check_columns(len(split), split.labels, len(split.classes))
-    found = RecordStore(split).read_many(np.arange(len(split)))
-    assert [len(encoded) for encoded in found] == split.sizes.tolist()
-    for i in range(len(split)):
-        assert split.path(i).startswith(str(folder / "tars/train/0.tar: ")), "a path outside of the tar"
+    _check(open_index(folder / "tars", "train", folder / "cache"), folder / "tars/train/0.tar: ")
 
 
 def network() -> torch.nn.Module:

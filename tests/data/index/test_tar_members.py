@@ -127,7 +127,13 @@ OF_INFO, OF_WIDS = json.dumps(INFO).encode(), json.dumps(WIDS).encode()
 
 def test_missing_tars_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     two, one = labelled("0", "-1"), labelled("0")  # a hidden label is a sample too
-    opened(tmp_path / "a", {"0.tar": two, "1.tar": one, "nshards.txt": b"2\n", "x.json": b"[1]", "_info.json": OF_INFO})
+    beside = {
+        "nshards.txt": b"2\n",
+        "x.json": b"[1]",
+        "_info.json": OF_INFO,
+        "9.json": OF_WIDS.replace(b"0.", b"9."),
+    }
+    opened(tmp_path / "a", {"0.tar": two, "1.tar": one, **beside})
     tree(tmp_path / "a/d", {"validation/2.tar": one, "_info.json": OF_INFO})
     open_index(tmp_path / "a/d", "val", tmp_path / "cache")
     assert not caplog.records

@@ -49,7 +49,9 @@ def test_compressed_images_are_known_as_such_and_read_by_rows(codec: str, versio
 
 def test_columns_may_have_other_names_and_types(tmp_path: Path) -> None:
     names = [NAMES[label] for label in LABELS]
-    flat = pa.table({"img": pa.array(IMAGES, pa.large_binary()), "cls": names, "caption": ["x"] * len(names)})
+    flat = pa.table({"img": pa.array(IMAGES, pa.large_binary()), "cls": names})
+    for i in range(15):  # a long list of columns
+        flat = flat.append_column(f"caption {i}", pa.array(["x"] * len(names)))
     found = written(tmp_path, flat, flat.slice(0, 50), compression="none")
     assert [found.classes[label] for label in found.labels] == names + names[:50]
     assert list(found.classes) == sorted(NAMES) and read(found) == IMAGES + IMAGES[:50]
@@ -87,6 +89,8 @@ REFUSED: list[tuple[str, Callable[[], "pa.Table"]]] = [
     ("several columns of images: image.bytes, mask", lambda: table(features=False, mask=pa.array(IMAGES))),
     ("several images a row", lambda: without("image").append_column("i", pa.array([[image] for image in IMAGES]))),
     ("neither numbers nor names", lambda: without("label").append_column("label", pa.array([0.5] * 250))),
+    ("neither numbers nor names", lambda: without("label").append_column("label", pa.array([[1]] * 250))),
+    ("1 rows without a label in label", lambda: without("label").append_column("label", pa.array([None, *"a" * 249]))),
     ("has no rows", lambda: table().slice(0, 0)),
     ("the label 3, but 3 classes have names", lambda: table(labels=[3] * 250)),
 ]
@@ -103,6 +107,15 @@ def test_what_is_no_set_with_labels_is_refused(words: str, make: Callable[[], "p
 def test_files_of_a_split_have_the_same_classes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1\.parquet has other classes than .*0\.parquet \(data\.root\)"):
         written(tmp_path, table(), table(features=False))
+
+
+def test_a_file_whose_columns_are_other_files_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, table())
+    about = pq.read_metadata(tmp_path / "train-0.parquet")
+    about.set_file_path("other.parquet")
+    about.write_metadata_file(tmp_path / "train-0.parquet")
+    with pytest.raises(DataError, match="a column lies in another file"):
+        opened(tmp_path)
 
 
 def test_a_file_without_its_end_is_still_being_written(tmp_path: Path) -> None:

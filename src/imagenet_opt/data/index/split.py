@@ -110,13 +110,17 @@ class Split:
     @property
     def fingerprint(self) -> str:
         """Name of the local cache of the samples of a URL; changes with their content."""
+        found = hashlib.sha256(self.place.encode())
         if self.containers and len(self.checksums):
             columns: tuple[NDArray[Any], ...] = (self.container_ids, self.offsets, self.sizes, self.checksums)
         elif self.containers:
             columns = (self.container_ids, self.offsets, self.sizes, self.etags)
         else:
             columns = (self.names, self.name_offsets, self.sizes, self.etags)
-        return fingerprint_of(self.place, *columns)
+        for column in columns:
+            found.update(f"{column.dtype} {column.shape}".encode())
+            found.update(np.ascontiguousarray(column).data)
+        return found.hexdigest()[:24]
 
     @property
     def doubt(self) -> str:
@@ -170,15 +174,6 @@ def numbers(kinds: Mapping[str, int]) -> str:
     shown = Counter(kinds).most_common(5)
     words = [f"{num} {name}" for name, num in shown]
     return ", ".join(words if len(kinds) <= len(shown) else [*words, "..."])
-
-
-def fingerprint_of(place: str, *columns: NDArray[Any]) -> str:
-    """Name for the cache of a data set. columns: all that identifies the samples, such as names, sizes and ETags."""
-    found = hashlib.sha256(place.encode())
-    for column in columns:
-        found.update(f"{column.dtype} {column.shape}".encode())
-        found.update(np.ascontiguousarray(column).data)
-    return found.hexdigest()[:24]
 
 
 def subset(split: Split, rows: Rows) -> Split:

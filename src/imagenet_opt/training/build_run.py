@@ -12,25 +12,13 @@ from typing import Any
 
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
-from imagenet_opt.config.build import (
-    build_model,
-    build_trainer,
-    check_config,
-    device_of,
-    image_sizes,
-    make,
-    num_classes_of,
-    num_processes,
-    share_batch,
-)
+from imagenet_opt.config.build import build_model, build_trainer, image_sizes
 from imagenet_opt.config.compose import SWITCHES, has_other_overrides, task_overrides
-from imagenet_opt.config.length import settle_length
 from imagenet_opt.config.targets import check_types
 from imagenet_opt.config.trust import check_targets
 from imagenet_opt.data.datamodule import ImageData
-from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.options import LoaderOptions
 from imagenet_opt.errors import CheckpointMismatch, ConfigError, did_you_mean
 from imagenet_opt.measure.telemetry import timeline
@@ -39,7 +27,6 @@ from imagenet_opt.model.initial_weights import load_initial_weights
 from imagenet_opt.model.loss import mean_names
 from imagenet_opt.model.saved_network import VALIDATED_WITH
 from imagenet_opt.probe.memory_need import log_need
-from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 from imagenet_opt.run.checkpoint import mirror, names, restore
 from imagenet_opt.run.hooks import KeepsCheckpoints
@@ -47,9 +34,9 @@ from imagenet_opt.run.loggers.run_logger import FILES
 from imagenet_opt.run.numbers import METRICS
 from imagenet_opt.run.record import RECORD, SUMMARY
 from imagenet_opt.run.stop.ranks import RankCheck
-from imagenet_opt.training.auto_batch import AUTO, resolve_batch_size
 from imagenet_opt.training.preempted import SWEEP_JOB
 from imagenet_opt.training.recipe import recipe_of, recipes_after
+from imagenet_opt.training.run_data import AUTO, build_data
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +112,7 @@ def _scored_with(config: DictConfig, run: Run) -> dict[str, Any]:
 def _build(config: DictConfig, folder: Path, checkpoint: Path | None) -> Run:
     """Build a run that begins with `checkpoint`; None for a new run."""
     is_auto = config.data.batch_size == AUTO
-    data = _make_data(config, checkpoint)
+    data = build_data(config, checkpoint)
     trainer = build_trainer(config, RankCheck(checkpoint))
     if optional := [name for name in SWITCHES if name in config.callbacks]:
         rank_zero_info(f"optional callbacks: {', '.join(optional)}")
@@ -188,28 +175,6 @@ def _check_monitors(config: DictConfig) -> None:
         if monitor not in known and not monitor.startswith("train/"):
             hint = did_you_mean(monitor, known, "")
             raise ConfigError(f"callbacks.{name}.monitor={monitor} is not logged; {hint} known: {', '.join(known)}")
-
-
-def _make_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
-    """Build the data. Set model.num_classes, set data.batch_size to the number of images per process and
-    trainer.max_epochs to the epochs of the run. Raises BatchTooLarge before anything else is built."""
-    num = num_processes(config, device_of(config))[1]
-    if config.data.get("global_batch_size") is not None:
-        share_batch(config, _world_size(config))
-    is_auto = config.data.batch_size == AUTO
-    with open_dict(config):
-        config.data.batch_size = 1 if is_auto else config.data.batch_size
-        check_config(config)
-        data: ImageData = make(config.data, "data")
-        config.model.num_classes = num_classes_of(config.model.num_classes, data.num_classes)
-    if is_auto:
-        resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))
-    settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)
-    return data
-
-
-def _world_size(config: DictConfig) -> int:
-    return int(build_trainer(only(config, callbacks=())).world_size)
 
 
 def _load_first_weights(config: DictConfig, model: Classifier) -> None:

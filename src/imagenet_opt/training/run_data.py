@@ -1,4 +1,4 @@
-"""data.batch_size=auto: finds the largest batch that fits, once, before the run starts."""
+"""The data of a run, its length, and its batch size: data.batch_size=auto finds the largest that fits, once."""
 
 import logging
 from dataclasses import replace
@@ -6,12 +6,24 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
-from imagenet_opt.config.build import largest_size
+from imagenet_opt.config.build import (
+    build_trainer,
+    check_config,
+    device_of,
+    largest_size,
+    make,
+    num_classes_of,
+    num_processes,
+    share_batch,
+)
+from imagenet_opt.config.length import settle_length
 from imagenet_opt.data.datamodule import ImageData
+from imagenet_opt.data.loader import train_order
 from imagenet_opt.data.order import GLOBAL_BATCH
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.model.optimizer import REFERENCE_BATCH
 from imagenet_opt.probe.memory import MOST, SPARE, MemoryTrials, most_images, num_train
+from imagenet_opt.probe.throwaway_run import only
 from imagenet_opt.run.checkpoint import files as checkpoints
 
 log = logging.getLogger(__name__)
@@ -19,12 +31,34 @@ log = logging.getLogger(__name__)
 AUTO = "auto"
 
 
-def resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
-    """Set data.batch_size to the batch size of the resumed run, else to the largest that fits, and log it.
+def build_data(config: DictConfig, checkpoint: Path | None) -> ImageData:
+    """Build the data of a run that begins with `checkpoint`; None for a new run. Set model.num_classes, set
+    data.batch_size to the number of images per process and trainer.max_epochs to the epochs of the run.
 
-    Raises ConfigError if the search is impossible or the processes cannot share the batch, OutOfMemory if no batch
-    fits.
+    Raises BatchTooLarge before anything else is built; with auto also ConfigError if the search is impossible or the
+    processes cannot share the batch, OutOfMemory if no batch fits.
     """
+    num = num_processes(config, device_of(config))[1]
+    if config.data.get("global_batch_size") is not None:
+        share_batch(config, _world_size(config))
+    is_auto = config.data.batch_size == AUTO
+    with open_dict(config):
+        config.data.batch_size = 1 if is_auto else config.data.batch_size
+        check_config(config)
+        data: ImageData = make(config.data, "data")
+        config.model.num_classes = num_classes_of(config.model.num_classes, data.num_classes)
+    if is_auto:
+        _resolve_batch_size(config, data, checkpoint=checkpoint, world_size=_world_size(config))
+    settle_length(config, train_order(len(data.train), data.loading, world_size=num).num_batches)
+    return data
+
+
+def _world_size(config: DictConfig) -> int:
+    return int(build_trainer(only(config, callbacks=())).world_size)
+
+
+def _resolve_batch_size(config: DictConfig, data: ImageData, *, checkpoint: Path | None, world_size: int) -> None:
+    """Set data.batch_size to the batch size of the resumed run, else to the largest that fits, and log it."""
     saved = {} if checkpoint is None else checkpoints.read(checkpoint).get(ImageData.__name__, {})
     global_batch = saved.get(GLOBAL_BATCH)
     if global_batch is None:

@@ -21,7 +21,7 @@ from imagenet_opt.cli.dashboard import SECTIONS, SWEEP
 from imagenet_opt.cli.main import run
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.run.record import read_summary
-from tests.processes import Forked, run_train
+from tests.processes import Forked, path_with, run_train
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -147,9 +147,7 @@ def test_the_record_of_a_run_and_its_evaluation_are_verified(
 
 @pytest.mark.slow
 def test_a_warned_slurm_job_saves_requeues_and_resumes_exactly(clean: Path, images_root: Path, tmp_path: Path) -> None:
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\n')
-    (tmp_path / "scontrol").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    path = path_with(tmp_path, scontrol=f'echo "$@" > "{tmp_path}/asked"\n')
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_STEP_ID": "0", "PATH": path}
     slow = ("data.added_latency_ms=300", "data.reads_in_flight=1")
     train_py = [sys.executable, str(REPOSITORY / "train.py")]

@@ -1,14 +1,11 @@
 """The step of the LightningModule against a loop written out."""
 
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import timm
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -90,22 +87,6 @@ def test_validation_leaves_padding_out(num_classes: int) -> None:
         assert fitted.get(key, 1.0) == pytest.approx(hits.double().mean().item())
     assert ("val/acc5" in fitted) == (num_classes > 5)
     assert trainer.validate(module, Loader(val), verbose=False)[0]["val/loss"] == fitted["val/loss"]
-
-
-def test_the_checkpoint_holds_the_averaged_network_when_there_is_one(tmp_path: Path) -> None:
-    average = EMAWeightAveraging(decay=0.5)
-    states = []
-
-    class Save(Callback):
-        def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-            trainer.save_checkpoint(tmp_path / "x.ckpt")
-            states.append({name: p.clone() for name, p in average._average_model.module.net.state_dict().items()})
-
-    fit(network(), batches(4), None, average, Save())
-    saved = torch.load(tmp_path / "x.ckpt", weights_only=True)
-    for name, tensor in states[-1].items():
-        assert torch.equal(saved["network"][name], tensor)
-        assert not torch.equal(saved["network"][name], saved["current_model_state"][f"net.{name}"])
 
 
 FC = {"fc.weight", "fc.bias"}

@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from imagenet_opt.config.overrides import follow_job
 from imagenet_opt.errors import Preempted
 from imagenet_opt.training import preempted
+from tests.processes import path_with
 
 
 @pytest.mark.parametrize(
@@ -40,11 +41,10 @@ def test_the_folder_follows_the_job_and_a_given_folder_stays(
 def test_a_run_is_queued_again_after_slurms_warning_but_a_sweeps_job_by_its_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file, asked = tmp_path / "scontrol", tmp_path / "asked"
-    file.write_text(f'#!/bin/sh\necho "$@" > {asked}\necho "not yours" >&2\nexit ${{STATUS:-0}}\n')
-    file.chmod(0o755)
-    for name, value in {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7"}.items():
-        monkeypatch.setenv(name, value)
+    asked = tmp_path / "asked"
+    scontrol = f'echo "$@" > {asked}\necho "not yours" >&2\nexit ${{STATUS:-0}}\n'
+    monkeypatch.setenv("PATH", path_with(tmp_path, scontrol=scontrol))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.delenv("SLURM_JOB_NAME", raising=False)
     preempted.leave(Preempted("SIGTERM: step 1"), signal.SIGTERM)
     with monkeypatch.context() as sweep:

@@ -54,6 +54,11 @@ def read(index: Split) -> list[bytes]:
     return RecordStore(index).read_many(np.arange(len(index)))
 
 
+def samples_of(index: Split) -> list[tuple[str, bytes]]:
+    """The class and the bytes of each image."""
+    return [(index.classes[label], image) for label, image in zip(index.labels, read(index), strict=True)]
+
+
 def samples(folder: Path, *steps: Callable[[Any], Any]) -> list[Any]:
     """Samples as WebDataset reads them; WebDataset leaves its files open until garbage collection."""
     pipeline = webdataset.WebDataset(sorted(map(str, folder.glob("*.tar"))), shardshuffle=False)

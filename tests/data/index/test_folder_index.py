@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index import folder_index
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, with_classes_of
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
+from tests.pack.packs import names_of
+
+PACKAGE = "imagenet_opt.data.index"
 
 
 def tree(root: Path, *files: str) -> Path:
@@ -33,12 +35,8 @@ def tree(root: Path, *files: str) -> Path:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The clock of the index, a minute late: folders that were made by a test have not just changed."""
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + 60 * 10**9, perf_counter=time.perf_counter)
-    monkeypatch.setattr("imagenet_opt.data.index.index_cache.time", clock)
+    monkeypatch.setattr(f"{PACKAGE}.index_cache.time", clock)
     return clock
-
-
-def names(index: Split) -> list[str]:
-    return [os.path.relpath(index.path(i), index.folder) for i in range(len(index))]
 
 
 def opened(root: Path) -> Split:
@@ -51,14 +49,14 @@ def test_added_and_renamed_files_are_noticed(tmp_path: Path) -> None:
     tree(root, "train/b/deep/2.jpg")
     assert len(opened(root)) == 3
     (root / "train/a/1.jpg").rename(root / "train/a/9.jpg")
-    assert names(opened(root))[0] == "a/9.jpg"
+    assert names_of(opened(root))[0] == "a/9.jpg"
 
 
 @pytest.mark.parametrize("late", ["train/b/deep/2.jpg", "train/c/1.jpg"])
 def test_a_file_added_during_a_listing_is_found(late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/deep/9.jpg")
     with monkeypatch.context() as patch:  # the names of a folder are looked at once it is listed
-        patch.setattr(folder_index, "is_image", lambda name: name != "9.jpg" or bool(tree(root, late)))
+        patch.setattr(f"{PACKAGE}.folder_index.is_image", lambda name: name != "9.jpg" or bool(tree(root, late)))
         assert len(opened(root)) == 2
     assert len(opened(root)) == 3
 
@@ -140,7 +138,7 @@ def test_images_are_found_by_class_and_others_are_counted(tmp_path: Path, caplog
     tree(root, "train/a/._1.jpg", "train/a/deep/2.HEIC", "train/0.jpg")
     expected = {".heic": 2, ".avif": 1, "no ending": 1, "._*": 1, "images outside of class folders": 1}
     for index in (opened(root), opened(root)):
-        assert names(index) == ["a/1.JPE", "a/1.jfif", "a/deep/3.gif", "a/ü b.png", "b/1.jpg", "b/2.JPEG"]
+        assert names_of(index) == ["a/1.JPE", "a/1.jfif", "a/deep/3.gif", "a/ü b.png", "b/1.jpg", "b/2.JPEG"]
         assert index.classes == ("a", "b") and index.labels.tolist() == [0, 0, 0, 0, 1, 1] and index.others == expected
     assert isinstance(index.names.base, np.memmap) and "left out are other files: 2 .heic" in caplog.text
 
@@ -171,10 +169,10 @@ DAMAGE: list[Callable[[Path, Path], object]] = [
 @pytest.mark.parametrize("damage", DAMAGE, ids=["swapped", "labels", "offsets", "pickled", "deep", "cut", "place"])
 def test_a_damaged_cache_is_replaced(damage: Callable[[Path, Path], object], tmp_path: Path) -> None:
     root = tree(tmp_path / "d", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg")
-    expected = names(opened(root))
+    expected = names_of(opened(root))
     damage(*(tmp_path / "cache/index").iterdir(), root)
     index = opened(root)
-    assert index.place == str(root / "train") and names(index) == expected and index.labels.tolist() == [0, 1, 1]
+    assert index.place == str(root / "train") and names_of(index) == expected and index.labels.tolist() == [0, 1, 1]
 
 
 def test_a_cache_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
@@ -193,7 +191,7 @@ def test_links_give_no_image_a_second_label(tmp_path: Path, caplog: pytest.LogCa
     root = tree(tmp_path / "d", "train/a/deep/1.jpg", "class/1.jpg")
     for link, target in {"c": "class", "a/all": "train", "a/deep/up": "train/a", "a/c": "class"}.items():
         (root / "train" / link).symlink_to(root / target)
-    assert names(opened(root)) == ["a/deep/1.jpg", "c/1.jpg"]
+    assert names_of(opened(root)) == ["a/deep/1.jpg", "c/1.jpg"]
     assert f"{root}/train/a/" in caplog.text and "is not followed" in caplog.text and "data.root" in caplog.text
 
 

@@ -2,33 +2,26 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from imagenet_opt.data.index.open_index import open_index
-from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import ConfigError, DataError, DatasetNotFound, ImagenetOptError, StorageForbidden
 from imagenet_opt.pack.pack import pack
 from tests.data.parquet.files import write_set
 from tests.hub_server import TOKEN, Hub
-from tests.pack.packs import SMALL
+from tests.pack.packs import SMALL, samples_of
 
 URL = "hf://datasets/owner/name"
-
-
-def images_of(place: str | Path, split: str, cache: Path) -> tuple[list[int], list[bytes]]:
-    index = open_index(place, split, cache)
-    return index.labels.tolist(), RecordStore(index).read_many(np.arange(len(index)))
 
 
 def test_read_like_its_folder(hub: Path, images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_set(hub / "owner/name", images_root, compression="none")
     write_set(hub / "owner/name/a", images_root, compression="none")
-    expected = images_of(images_root, "val", tmp_path / "cache")
+    expected = samples_of(open_index(images_root, "val", tmp_path / "cache"))
     for url in (URL, f"{URL}@main/", "hf://datasets/owner/name@main/a"):
-        assert images_of(url, "val", tmp_path / "cache") == expected
+        assert samples_of(open_index(url, "val", tmp_path / "cache")) == expected
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert images_of(URL, "val", tmp_path / "cache") == expected
+    assert samples_of(open_index(URL, "val", tmp_path / "cache")) == expected
     with pytest.raises(DataError, match=r"data\.root"):
         open_index(URL, "train", tmp_path / "cache")
 

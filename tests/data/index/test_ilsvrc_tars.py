@@ -99,7 +99,9 @@ REFUSED: list[tuple[dict[str, bytes], str]] = [
     ({"train/x.tar": tar([("a.tar", b"1")])[:512], "train/y.tar": b""}, "x.tar"),
     ({}, "LOC_val_solution.csv"),
     ({"LOC_val_solution.csv": ONE}, "no class for 1"),
+    ({"LOC_val_solution.csv": ONE + b"\nILSVRC2012_val_00000001,n02 1"}, "another class in an earlier line"),
     ({"imagenet_2012_validation_synset_labels.txt": b"n01"}, "no class for 1 of 2 images"),
+    ({"imagenet_2012_validation_synset_labels.txt": b"a.JPEG n01\nb.JPEG"}, "line 2: expected FILE CLASS"),
     ({f"{KIT}.tar.gz": b"\x1f\x8b"}, "devkit_t12.tar.gz"),
     ({f"{KIT}/data/ILSVRC2012_validation_ground_truth.txt": b"1\n2"}, "ground_truth.txt"),
 ]
@@ -117,6 +119,10 @@ def test_tars_that_are_not_those_of_imagenet_are_one_line(files: dict[str, bytes
 def test_damaged_files_of_the_kit_are_refused(tmp_path: Path) -> None:
     files, rng = kit(), random.Random(0)
     tree(tmp_path / "d", {"ILSVRC2012_img_val.tar": tar([("ILSVRC2012_val_00000001.JPEG", b"")]), **files})
+    tree(tmp_path / "d", {f"{KIT}/data/ILSVRC2012_validation_ground_truth.txt": b"9"})
+    with pytest.raises(ConfigError, match=r"ground_truth.txt .*data\.root"):
+        open_index(tmp_path / "d", "val", tmp_path / "cache")
+    tree(tmp_path / "d", files)
     for _ in range(100):
         content = bytearray(files[f"{KIT}/data/meta.mat"])
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)

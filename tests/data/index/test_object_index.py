@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_opt.data.index import object_index
-from imagenet_opt.data.index.folder_index import scan_split
 from imagenet_opt.data.index.layout import root_of, split_url
 from imagenet_opt.data.index.open_index import open_index
 from imagenet_opt.data.index.split import Split, subset
@@ -47,12 +45,10 @@ def kept_in(split: Split) -> Path:
 def test_the_order_is_that_of_the_folder(tree: Path, bucket: str, tmp_path: Path) -> None:
     put(f"{bucket}/data/train/b/", b"")  # consoles make such objects for folders
     index = open_index(upload(tree, f"{bucket}/data"), "train", tmp_path / "cache")
-    local = scan_split(tree, "train")
-    assert index.classes == local.classes == ("B", "a", "a.b", "b")
-    assert np.array_equal(index.labels, local.labels) and index.others == {".txt": 1}
-    paths = [local.path(i).removeprefix(str(tree)) for i in range(len(local))]
-    assert [index.path(i).removeprefix(f"{bucket}/data") for i in range(len(index))] == paths
-    assert store_of(index, loading()).read_many(np.arange(len(index))) == [path[1:].encode() for path in paths]
+    local = open_index(tree, "train", tmp_path / "cache")
+    assert index.classes == local.classes == ("B", "a", "a.b", "b") and index.others == {".txt": 1}
+    assert packs.names_of(index) == packs.names_of(local) and packs.samples_of(index) == packs.samples_of(local)
+    assert packs.read(index) == [f"train/{name}".encode() for name in packs.names_of(index)]
 
 
 def test_objects_are_listed_once(
@@ -80,7 +76,7 @@ def test_without_a_server_the_error_names_the_address(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:hunter2@127.0.0.1:1")
-    monkeypatch.setattr(object_index, "_PATIENCE", 0.5)
+    monkeypatch.setattr("imagenet_opt.data.index.object_index._PATIENCE", 0.5)
     with pytest.raises(StorageFailed) as raised:
         open_index(f"{bucket}/x", "train", tmp_path)
     assert str(raised.value).startswith(f"cannot read {bucket}/x/train (data.root): no connection")

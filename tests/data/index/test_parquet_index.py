@@ -6,23 +6,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from imagenet_opt.data.index.open_index import open_index
-from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import DataError
 from imagenet_opt.pack.image import PackOptions
 from imagenet_opt.pack.pack import pack
 from tests.data.parquet.files import LABELS, UNCOMPRESSED, pq, table, write_set
 from tests.object_server import put, upload
-
-
-def samples(split: Split) -> list[tuple[str, bytes]]:
-    images = RecordStore(split).read_many(np.arange(len(split)))
-    return [(split.classes[label], image) for label, image in zip(split.labels, images, strict=True)]
-
+from tests.pack.packs import read, samples_of
 
 HUB = ("data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet", "data/test-00000.parquet")
 
@@ -48,9 +40,9 @@ def test_names_say_the_split(names: tuple[str, ...], split: str, expected: list[
 def test_samples_are_those_of_the_folder(images_root: Path, tmp_path: Path) -> None:
     root = write_set(tmp_path / "hub", images_root, **UNCOMPRESSED["datasets 4.6"])
     for split in ("train", "val"):
-        expected = samples(open_index(images_root, split, tmp_path / "cache"))
+        expected = samples_of(open_index(images_root, split, tmp_path / "cache"))
         for _ in ("scanned", "kept"):
-            assert samples(open_index(root, split, tmp_path / "cache")) == expected
+            assert samples_of(open_index(root, split, tmp_path / "cache")) == expected
 
 
 def test_a_changed_file_is_read_anew(images_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +59,10 @@ def test_objects_of_a_bucket_are_read_in_place_or_packed(bucket: str, images_roo
     plain = upload(write_set(tmp_path / "plain", images_root, compression="none"), f"{bucket}/plain")
     for split in ("train", "val"):
         index = open_index(plain, split, tmp_path / "cache")
-        assert samples(index) == samples(open_index(images_root, split, tmp_path / "cache"))
+        assert samples_of(index) == samples_of(open_index(images_root, split, tmp_path / "cache"))
     put(f"{bucket}/plain/data/validation-00000-of-00002.parquet", b"another object")
     with pytest.raises(DataError, match="replaced"):
-        RecordStore(index).read_many(np.arange(len(index)))
+        read(index)
 
     local = write_set(tmp_path / "snappy", images_root, row_group_size=5)
     url = upload(local, f"{bucket}/snappy")
@@ -82,7 +74,7 @@ def test_objects_of_a_bucket_are_read_in_place_or_packed(bucket: str, images_roo
         assert (tmp_path / "b" / shard.relative_to(tmp_path / "a")).read_bytes() == shard.read_bytes()
     for split, order in (("train", sorted), ("val", list)):  # only train is shuffled
         packed, expected = (open_index(root, split, tmp_path / "cache") for root in (tmp_path / "a", images_root))
-        assert order(samples(packed)) == order(samples(expected))
+        assert order(samples_of(packed)) == order(samples_of(expected))
 
 
 def test_a_row_without_an_image_is_rejected_by_a_pack(images_root: Path, tmp_path: Path) -> None:

@@ -49,17 +49,13 @@ def test_one_request_reads_neighbours_up_to_4_mib() -> None:
     assert groups(large, [0, 1, 2]) == [[0], [1], [2]]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12, where threads run
-def test_samples_are_read_in_any_order_by_threads_and_forks(packed: Path, images_root: Path) -> None:
+def test_samples_are_read_in_any_order_by_threads(packed: Path, images_root: Path) -> None:
     index = open_shards(packed)
     assert len(index.containers) > 3 and isinstance(index.offsets, np.memmap)
     assert index.path(0).startswith(f"{packed}/shard-00000.tar: class")
     store, everything = RecordStore(index), np.append(np.random.default_rng(0).permutation(39), [7, 7])
     expected = [(images_root / "train" / index.path(i).partition(": ")[2]).read_bytes() for i in everything]
     assert store.read_many(everything[:0]) == []
-    child = os.fork()
-    if child == 0:  # pragma: no cover
-        os._exit(0 if store.read_many(everything) == expected else 1)
     together = threading.Barrier(8)
 
     def read(_: int) -> list[bytes]:
@@ -68,7 +64,6 @@ def test_samples_are_read_in_any_order_by_threads_and_forks(packed: Path, images
 
     with ThreadPoolExecutor(8) as threads:
         assert all(actual == expected for actual in threads.map(read, range(8)))
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_sample_that_differs_from_its_pack_is_a_bad_sample_and_others_are_read(copy: Path) -> None:
@@ -95,11 +90,6 @@ def test_a_shard_cut_after_it_was_opened_is_a_bad_sample_with_place_and_remedy(c
 class Evil:
     def __reduce__(self) -> tuple:
         return os._exit, (66,)
-
-
-def npy_header(text: str) -> bytes:
-    padded = text.encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
 
 
 def change(folder: Path, **about: object) -> None:
@@ -145,15 +135,14 @@ def reverse(name: str) -> Damage:
 
 
 np.savez(ARCHIVE := io.BytesIO(), labels=full(0, np.int32))
-HUGE = npy_header("{'descr': '<i4', 'fortran_order': False, 'shape': (4611686018427387904,)}") + bytes(39 * 4)
-NEGATIVE = npy_header("{'descr': '<i4', 'fortran_order': False, 'shape': (-39,)}") + bytes(39 * 4)
+HEADER = b"{'descr': '<i4', 'fortran_order': False, 'shape': (4611686018427387904,)}".ljust(117) + b"\n"
+HUGE = b"\x93NUMPY\x01\x00" + len(HEADER).to_bytes(2, "little") + HEADER + bytes(39 * 4)
 SHARD = "shard-00001.tar"
 DAMAGE: list[tuple[str, Damage]] = [
     (f"{SHARD}: No such file or directory", lambda pack: (pack / SHARD).unlink()),
     (f"{SHARD} has 1024 bytes, not the ", lambda pack: os.truncate(pack / SHARD, 1024)),
     ("sizes.npy cannot be opened: No such file", lambda pack: (pack / "sizes.npy").unlink()),
     ("offsets.npy has 200 bytes, not 440 bytes for 39 numbers", lambda pack: os.truncate(pack / "offsets.npy", 200)),
-    ("labels.npy is int32 (5,), not 39 numbers of int32", column("labels", np.zeros(5, np.int32))),
     ("labels.npy is damaged: it has numbers outside of 0 to 2", column("labels", full(3, np.int32))),
     ("shard_ids.npy is damaged: it has numbers outside of 0 to ", column("shard_ids", full(-1, np.int32))),
     ("points outside of its shard", column("offsets", full(10**9))),
@@ -165,7 +154,6 @@ DAMAGE: list[tuple[str, Damage]] = [
     ("labels.npy is object (39,), not 39 numbers of int32", column("labels", np.array([Evil()] * 39, dtype=object))),
     ("labels.npy cannot be opened", content("labels.npy", ARCHIVE.getvalue())),
     ("labels.npy is int32 (4611686018427387904,), not 39 numbers of int32", content("labels.npy", HUGE)),
-    ("labels.npy is int32 (-39,), not 39 numbers of int32", content("labels.npy", NEGATIVE)),
     ("index.json is damaged: shards.0.bytes: ", lambda pack: change(pack, shards=[{"bytes": 2**70, "crc32": 0}])),
     ("index.json is damaged: samples: ", lambda pack: change(pack, samples=0)),
     ("index.json is damaged: Invalid JSON: recursion limit exceeded", content("index.json", b"[" * 100_000)),
@@ -192,10 +180,3 @@ def test_a_pack_of_a_newer_version_is_not_called_damaged(copy: Path) -> None:
     with pytest.raises(ShardMismatch, match=r"format 99, of a newer version.*data\.root") as caught:
         open_shards(copy)
     assert "pack command again" not in str(caught.value)
-
-
-def test_an_index_cannot_lead_out_of_its_folder(copy: Path, tmp_path: Path) -> None:
-    shards = json.loads((copy / "index.json").read_text())["shards"]
-    for name in ("../../secret", str(tmp_path / "secret")):
-        change(copy, shards=[shard | {"name": name} for shard in shards])
-        assert open_shards(copy).containers[0] == "shard-00000.tar"

@@ -91,6 +91,7 @@ REFUSED: list[tuple[str, Callable[[], "pa.Table"]]] = [
     ("neither numbers nor names", lambda: without("label").append_column("label", pa.array([0.5] * 250))),
     ("neither numbers nor names", lambda: without("label").append_column("label", pa.array([[1]] * 250))),
     ("1 rows without a label in label", lambda: without("label").append_column("label", pa.array([None, *"a" * 249]))),
+    ("claims 100000 rows", lambda: pa.table({"image": pa.array([b""] * 10**5), "label": [0] * 10**5})),
     ("has no rows", lambda: table().slice(0, 0)),
     ("the label 3, but 3 classes have names", lambda: table(labels=[3] * 250)),
 ]
@@ -105,8 +106,10 @@ def test_what_is_no_set_with_labels_is_refused(words: str, make: Callable[[], "p
 
 
 def test_files_of_a_split_have_the_same_classes(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"1\.parquet has other classes than .*0\.parquet \(data\.root\)"):
-        written(tmp_path, table(), table(features=False))
+    names = without("label").append_column("label", pa.array(["x"] * 250))
+    for first, second in ((table(), table(features=False)), (table(features=False), names)):
+        with pytest.raises(DataError, match=r"1\.parquet has other classes than .*0\.parquet \(data\.root\)"):
+            written(tmp_path, first, second)
 
 
 def test_a_file_whose_columns_are_other_files_is_refused(tmp_path: Path) -> None:

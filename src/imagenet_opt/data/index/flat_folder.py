@@ -74,14 +74,15 @@ def _read_labels(path: Path) -> dict[str, str]:
     in_order = not kaggle and len(lines[0].split()) == 1
     class_of: dict[str, str] = {}
     for number, line in enumerate(lines[kaggle:], 1 + kaggle):
+        where = f"{path} (data.root, val_labels), line {number}"
         words = _kaggle_words(line) if kaggle else line.strip().rsplit(maxsplit=1)
         if words and in_order:
             words.insert(0, _VALIDATION_IMAGE % number)
         if words and len(words) != 2:
             expected = "a class" if in_order else "FILE CLASS"
-            raise ConfigError(f"{path} (val_labels), line {number}: expected {expected}, found {line[:200]!r}")
+            raise ConfigError(f"{where}: expected {expected}, found {line[:200]!r}")
         if words and class_of.setdefault(os.path.basename(words[0]), words[1]) != words[1]:
-            raise ConfigError(f"{path} (val_labels), line {number}: {words[0]!r} has another class in an earlier line")
+            raise ConfigError(f"{where}: {words[0]!r} has another class in an earlier line")
     return class_of
 
 

@@ -5,6 +5,7 @@ import shutil
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from imagenet_opt.data.randomness import key_of, uniform
 from imagenet_opt.data.storage.record_store import RecordStore
 from imagenet_opt.errors import BadSample, TooManyBadSamples
 from tests.data.conftest import MakeLoader, assert_equal, batches, encoded, folder_of, torchvision_crop
+from tests.data.storage.stores import reading
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 
@@ -167,13 +169,16 @@ def test_too_many_bad_samples_end_the_run_with_their_names(copy: Path, loader: M
 def test_a_worker_holds_one_whole_image_and_the_files_of_few(tmp_path: Path, loader: MakeLoader) -> None:
     """Peak memory of NumPy arrays and files while a batch is made again; the batch itself is memory of torch."""
     plain = [encoded(Image.new("RGB", (500, 400), (i, 2 * i, 3 * i)), "PNG") for i in range(12)]
-    noise = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)), quality=95)
-    for images, most in (
-        (plain, 3 * 500 * 400 * 4),  # pixels, with copies during decoding; the batch has twelve images
-        ([noise] * 256, 3 * 32 * len(noise)),  # files in decoding and files that are read ahead, of 256
+    levels = np.random.default_rng(0).integers(0, 256, (600, 600, 3), np.uint8)
+    noise, large = encoded(Image.fromarray(levels[:200, :200]), quality=95), encoded(Image.fromarray(levels), "PNG")
+    for images, limit, most in (
+        (plain, 2**27, 3 * 500 * 400 * 4),  # pixels, with copies during decoding; the batch has twelve images
+        ([noise] * 256, 2**27, 3 * 32 * len(noise)),  # files in decoding and files that are read ahead, of 256
+        ([large] * 20, 8 * len(large), 14 * len(large)),  # files up to the limit, and the pixels of one
     ):
         made = loader(folder_of(tmp_path / str(most), *images), batch_size=len(images), reads_in_flight=1)
         dataset, key = made.loader.dataset, next(iter(made.sampler))
+        dataset = replace(dataset, reader=reading(dataset.reader.store, reads_in_flight=1, max_bytes=limit))
         dataset[key]  # imports modules and fills caches
         tracemalloc.start()
         try:

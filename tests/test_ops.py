@@ -42,22 +42,17 @@ def test_from_jpegs_to_images_as_torchvision(size: int | tuple[int, int], interp
         expected = F.normalize(image / 255, *STATISTICS)
         assert (normalised[row] - expected).abs().max() <= 1.01 / 255 / 0.224
     assert actual.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(
-        ops.normalize(actual), F.normalize(actual / 255, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    )
+    torch.testing.assert_close(ops.normalize(actual), F.normalize(actual / 255, *STATISTICS))
 
 
 def test_each_image_gets_its_own_changes_which_the_generator_decides() -> None:
     same = pixels(1, 48, 80).expand(16, -1, -1, -1)
-    for policy in (ops.RandAugment(magnitude=9, probability=1), ops.TrivialAugment(), ops.ColorJitter((0.4, 0.4, 0.4))):
+    jitter = ops.ColorJitter((0.4, 0.4, 0.4))
+    for policy in (ops.RandAugment(magnitude=9, probability=1), ops.TrivialAugment(), jitter, ops.Shift(3, (9, 8, 7))):
         changed = ops.augment(same, policy, generator=seeded())
         assert len({image.numpy().tobytes() for image in changed}) > 8
         assert torch.equal(changed, ops.augment(same, policy, generator=seeded()))
         assert not torch.equal(changed, ops.augment(same, policy, generator=seeded(1)))
-    shifted = ops.augment(same, ops.Shift(3, (9, 8, 7)), generator=seeded())
-    padded = F.pad(same[0], [3, 3], fill=[9, 8, 7])
-    crops = {padded[:, y : y + 48, x : x + 80].numpy().tobytes() for y in range(7) for x in range(7)}
-    assert {image.numpy().tobytes() for image in shifted} <= crops
 
 
 def test_policies_draw_orders_and_strengths_for_images_of_any_shape() -> None:
@@ -74,62 +69,42 @@ def test_policies_draw_orders_and_strengths_for_images_of_any_shape() -> None:
         assert np.abs(layer.arguments[layer.operations == operation]) == pytest.approx(most)
 
 
-def test_boxes_are_erased_in_images_of_any_shape() -> None:
-    images = torch.ones(400, 3, 20, 60)
-    ops.erase(images, 0.5, generator=seeded())
-    erased = (images == 0).all(1).flatten(1)
-    assert 0.4 < erased.any(1).float().mean() < 0.6
-    share = erased[erased.any(1)].float().mean(1)
-    assert share.min() > 0.015 and share.max() < 0.35
-    assert erased.view(-1, 20, 60).any((0, 1)).all()  # every column
-
-
 def test_other_inputs_end_in_one_line() -> None:
     good, crop = pixels(2, 8, 9), np.zeros((4, 5, 3), np.uint8)
     image, crops = encoded(picture(120, 200)), ops.ragged([crop])
-    layer = ops.Layer(ops.Operation.ROTATE, [1, 2], (0, 0, 0))
+    layer = ops.Layer(ops.Operation.ROTATE, [1, 2], fill := (0, 0, 0))
     leaf = good.float().requires_grad_()
     calls = {
         "images are torch.float32": lambda: ops.augment(good.float(), "trivialaugment"),
         "policy=7": lambda: ops.augment(good, 7),
         "arguments=.*POSTERIZE: expected 0 to 8": lambda: ops.augment(
-            good, ops.Layer(ops.Operation.POSTERIZE, 9, (0, 0, 0))
+            good, ops.Layer(ops.Operation.POSTERIZE, 9, fill)
         ),
-        r"arguments= must be numbers of shape \(2,\)": lambda: ops.augment(
-            good, ops.Layer(ops.Operation.ROTATE, [1, 2, 3], (0, 0, 0))
-        ),
-        "images are torch.int64": lambda: ops.erase(good.long(), 0.5),
+        r"arguments= must be numbers of shape \(2,\)": lambda: ops.augment(good, layer._replace(arguments=[1, 2, 3])),
         r"crops\[1\] is torch.uint8 \(3, 8, 9\)": lambda: ops.ragged([crop, good[0]]),
         r"crops\[0\] is float64": lambda: ops.ragged([crop.astype(float)]),
         "flips= must be": lambda: ops.ragged([crop, crop], flips=[True, False, True]),
         "windows=": lambda: ops.ragged([crop], windows=[[0, 0, np.inf, 1]]),
         "size=0": lambda: ops.resize(crops, 0),
         r"size=5\.5": lambda: ops.resize(crops, 5.5),
-        "size=.*2": lambda: ops.resize(crops, (5, 5, 5)),
         "interpolation=nearest": lambda: ops.resize(crops, 8, interpolation="nearest"),
         "dtype=torch.int32": lambda: ops.resize(crops, 8, dtype=torch.int32),
         "crops is a Tensor": lambda: ops.resize(good, 8),
         "box=.*120 x 200": lambda: ops.decode(image, (0, 0, 121, 10)),
         r"box=\(1, 2, 3\)": lambda: ops.decode(image, (1, 2, 3)),
         r"box=\(0\.5,": lambda: ops.decode(image, (0.5, 0, 5, 5)),
-        "box=None": lambda: ops.decode(image, lambda height, width: None),
         "policy=randm7": lambda: ops.augment(good, "randm7"),
         "generator=5": lambda: ops.augment(good, "trivialaugment", generator=5),
         "arguments=.*nan": lambda: ops.augment(good, layer._replace(arguments=[np.nan, 1])),
         "operations=": lambda: ops.augment(good, layer._replace(operations=16)),
-        "fill=": lambda: ops.augment(good, layer._replace(fill=(0, 0))),
         "fill=.*256": lambda: ops.augment(good, layer._replace(fill=(0, 0, 256))),
         "images are torch.int32": lambda: ops.normalize(good.int()),
-        r"images are torch.uint8 \(3, 8, 9\)": lambda: ops.normalize(good[0]),
         r"images are torch.float32 \(2, 1": lambda: ops.normalize(good[:, :1].float()),
         "images is a str": lambda: ops.normalize("x"),
         "dtype=torch.uint8": lambda: ops.normalize(good, dtype=torch.uint8),
         "mean=.*3 numbers": lambda: ops.normalize(good, mean=(1, 2)),
         "std=": lambda: ops.normalize(good, std=(0, 0, 0)),
         "probability=2": lambda: ops.erase(good, 2),
-        "probability=nan": lambda: ops.erase(good, float("nan")),
-        "probability=a": lambda: ops.erase(good, "a"),
-        "mean=0": lambda: ops.erase(good, 0.5, mean=0),
         r"images are torch.float32 \(3, 8, 9\)": lambda: ops.erase(good[0].float(), 0.5),
         "images require gradients": lambda: ops.erase(leaf, 0.5),
         "encoded is a str": lambda: ops.decode("image.jpg"),

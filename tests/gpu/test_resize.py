@@ -1,11 +1,8 @@
 """The Triton kernel on a real GPU: thousands of crops against torchvision, and no wait for the device."""
 
-from dataclasses import replace
-
 import torch
 
-from imagenet_opt.data.transforms.resize import ImageFormat
-from imagenet_opt.data.transforms.resize_kernel import resize_kernel
+from imagenet_opt import ops
 from tests.data.transforms.test_resize import check, crops
 
 
@@ -14,20 +11,19 @@ def test_thousands_of_crops_are_torchvisions() -> None:
         sources, ragged = crops(num, most, seed=size[0])
         on_device = ragged.to("cuda")
         for interpolation in ("bilinear", "bicubic", "area"):
-            format = ImageFormat(interpolation=interpolation)
-            images = resize_kernel(on_device, size=size, format=format)
+            images = ops.resize(on_device, size, interpolation=interpolation)
             assert images.is_contiguous(memory_format=torch.channels_last)
             check(images.cpu(), sources, size, interpolation)
-            half = resize_kernel(on_device, size=size, format=replace(format, dtype=torch.bfloat16))
+            half = ops.resize(on_device, size, interpolation=interpolation, dtype=torch.bfloat16)
             assert (half.float() - images).abs().max() < 0.02
 
 
 def test_the_host_does_not_wait_for_it() -> None:
     _, ragged = crops(64, 100, seed=0)
     on_device = ragged.to("cuda")
-    resize_kernel(on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))  # compiled
+    ops.resize(on_device, 64, dtype=torch.bfloat16)  # compiled
     torch.cuda.set_sync_debug_mode("error")
     try:
-        resize_kernel(on_device, size=64, format=ImageFormat(dtype=torch.bfloat16))
+        ops.resize(on_device, 64, dtype=torch.bfloat16)
     finally:
         torch.cuda.set_sync_debug_mode("default")

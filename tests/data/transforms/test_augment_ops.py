@@ -9,7 +9,8 @@ from PIL import Image
 from timm.data.auto_augment import solarize_add
 from torchvision.transforms.v2 import functional as F
 
-from imagenet_opt.data.transforms.augment_ops import Layer, Operation, augment
+from imagenet_opt import ops
+from imagenet_opt.ops import Layer, Operation
 
 BLACK = (0, 0, 0)
 
@@ -46,7 +47,7 @@ POINT = {
 def test_operations_on_points_are_torchvisions(operation: Operation) -> None:
     reference, arguments = POINT[operation]
     images = images_of(len(arguments))
-    actual = augment(images, (layer(operation, arguments),))
+    actual = ops.augment(images, layer(operation, arguments))
     expected = torch.stack([reference(image, value) for image, value in zip(images, arguments, strict=True)])
     assert torch.equal(actual, expected)
     assert not torch.equal(actual, images)
@@ -54,7 +55,7 @@ def test_operations_on_points_are_torchvisions(operation: Operation) -> None:
 
 def test_solarize_add_is_timms() -> None:
     images, levels = images_of(4), [0, 33, 77, 110]
-    actual = augment(images, (layer(Operation.SOLARIZE_ADD, levels),))
+    actual = ops.augment(images, layer(Operation.SOLARIZE_ADD, levels))
     for image, level, ours in zip(images, levels, actual, strict=True):
         theirs = solarize_add(Image.fromarray(image.permute(1, 2, 0).numpy()), level)
         assert np.array_equal(ours.permute(1, 2, 0).numpy(), np.asarray(theirs))
@@ -89,7 +90,7 @@ MOVES = {
 def test_moves_are_torchvisions(operation: Operation, size: tuple[int, int]) -> None:
     arguments = MOVES[operation]
     images = images_of(len(arguments), *size)
-    actual = augment(images, (layer(operation, arguments),))
+    actual = ops.augment(images, layer(operation, arguments))
     expected = torch.stack([moved(image, operation, value) for image, value in zip(images, arguments, strict=True)])
     assert (actual.int() - expected.int()).abs().max() <= 1
 
@@ -99,12 +100,11 @@ def test_each_image_of_a_batch_gets_its_own_operations() -> None:
     arguments = [{**POINT, **{name: (None, values) for name, values in MOVES.items()}}[name][1][2]
                  if name in POINT or name in MOVES else 40.0 for name in operations]  # fmt: skip
     order = np.random.default_rng(1).permutation(len(operations))
-    first = Layer(np.array(operations)[order], np.array(arguments, dtype=np.float64)[order], BLACK)
-    second = Layer(first.operations[::-1].copy(), first.arguments[::-1].copy(), (9, 8, 7))
+    mixed = Layer(np.array(operations)[order], np.array(arguments, dtype=np.float64)[order], (9, 8, 7))
     images = images_of(len(operations)).contiguous(memory_format=torch.channels_last)
     before = images.clone()
-    together = augment(images, (first, second))
-    assert torch.equal(images, before)
+    together = ops.augment(images, mixed)
+    assert torch.equal(images, before) and together.is_contiguous(memory_format=torch.channels_last)
     for row in range(len(images)):
-        alone = tuple(Layer(*(column[row : row + 1] for column in each[:2]), each.fill) for each in (first, second))
-        assert torch.equal(together[row : row + 1], augment(images[row : row + 1], alone)), row
+        alone = Layer(*(column[row : row + 1] for column in mixed[:2]), mixed.fill)
+        assert torch.equal(together[row : row + 1], ops.augment(images[row : row + 1], alone)), row

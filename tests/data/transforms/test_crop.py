@@ -1,16 +1,14 @@
-"""Crop boxes against those of torchvision."""
+"""Crops against those of torchvision."""
 
-import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.functional import pil_to_tensor
 
-from imagenet_opt.data.order import SampleIds
-from imagenet_opt.data.transforms.crop import RANDOM_CROP_DRAWS, CropBoxes, eval_crops, random_crops
-from imagenet_opt.data.transforms.resize import resize
-from tests.data.conftest import picture, torchvision_crop
+from imagenet_opt.data.transforms.crop import random_crops
+from tests.data.conftest import MakeLoader, by_index, encoded, folder_of, picture, torchvision_crop
 
 
 @pytest.mark.parametrize("scale", [(0.08, 1.0), (0.9, 1.0)])
@@ -18,7 +16,7 @@ def test_random_crops_are_those_of_torchvision_for_the_same_draws(scale: tuple[f
     rng = np.random.default_rng(0)
     heights, widths = rng.integers(1, 600, 300), rng.integers(1, 600, 300)
     heights[:4], widths[:4] = [1, 1000, 1, 2], [1000, 1, 1, 700]
-    draws = rng.random((300, RANDOM_CROP_DRAWS))
+    draws = rng.random((300, 40))  # four for each of ten tries
     crops = random_crops(heights, widths, draws, scale=scale)
     for row, box in enumerate(zip(*(side.tolist() for side in crops[:4]), strict=True)):
         assert box == torchvision_crop(int(heights[row]), int(widths[row]), draws[row], scale), row
@@ -26,23 +24,22 @@ def test_random_crops_are_those_of_torchvision_for_the_same_draws(scale: tuple[f
         assert 0 <= box[1] <= widths[row] - box[3]
 
 
-def centred(height: int, width: int, size: int, crop_ratio: float) -> CropBoxes:
-    draw = SampleIds(np.zeros(1, np.int64), np.zeros(1, np.int64), 1)
-    return eval_crops(draw, np.array([height]), np.array([width]), size, crop_ratio=crop_ratio)[0]
-
-
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
 @pytest.mark.parametrize(("size", "crop_ratio"), [(224, 0.875), (288, 0.95), (32, 1.0)])
-def test_centred_crops_are_those_of_resize_and_center_crop(size: int, crop_ratio: float, interpolation: str) -> None:
-    """For whole levels, as a worker makes them, and for floats, as a device does."""
-    mode, shorter = InterpolationMode(interpolation), math.floor(size / crop_ratio)
-    usual = v2.Compose([v2.Resize(shorter, interpolation=mode, antialias=True), v2.CenterCrop(size)])
-    for height, width in ((333, 500), (500, 375), (257, 256), (71, 400), (40, 90), (1, 1)):
-        image = picture(height, width)
-        crops = centred(height, width, size, crop_ratio)
-        (top, left, h, w), window = (int(side[0]) for side in crops[:4]), crops.windows[0].tolist()
-        pixels = pil_to_tensor(image)[:, top : top + h, left : left + w]
-        whole_levels = resize(pixels, size, False, interpolation, window).float()
-        assert (whole_levels - pil_to_tensor(usual(image))).abs().mean() < 0.01, (height, width)
-        known = usual(pil_to_tensor(image).float()).clamp(0, 255)
-        assert (resize(pixels.float(), size, False, interpolation, window) - known).abs().max() < 0.01, (height, width)
+def test_centred_crops_are_those_of_resize_and_center_crop(
+    tmp_path: Path, loader: MakeLoader, size: int, crop_ratio: float, interpolation: str
+) -> None:
+    """Of whole levels, as a worker makes them, and of floats, as a device does. torchvision has no area."""
+    pictures = [picture(*sides) for sides in ((333, 500), (500, 375), (257, 256), (71, 400), (40, 90), (1, 1))]
+    root = folder_of(tmp_path / "data", *(encoded(each, "PNG") for each in pictures))
+    options = {"training": False, "image_size": size, "val_crop_ratio": crop_ratio, "val_interpolation": interpolation}
+    options |= {"mean": (0, 0, 0), "std": (1 / 255,) * 3}
+    of_worker, of_device = (by_index(list(loader(root, resize_on=place, **options))) for place in ("worker", "device"))
+    for i, each in enumerate(pictures):
+        if interpolation == "area":
+            assert (of_worker[i] - of_device[i]).abs().max() <= 0.51, each.size
+            continue
+        mode, shorter = InterpolationMode(interpolation), int(size / crop_ratio)
+        usual = v2.Compose([v2.Resize(shorter, interpolation=mode, antialias=True), v2.CenterCrop(size)])
+        assert (of_worker[i] - pil_to_tensor(usual(each))).abs().mean() < 0.01, each.size
+        assert (of_device[i] - usual(pil_to_tensor(each).float()).clamp(0, 255)).abs().max() < 0.01, each.size

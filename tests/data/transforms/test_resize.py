@@ -1,4 +1,4 @@
-"""Resizing ragged crops against torchvision, and windows in them against Pillow, in plain torch and as a kernel."""
+"""ops.resize against torchvision, and of windows against Pillow, in plain torch and as a kernel."""
 
 import os
 import subprocess
@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import horizontal_flip, resized_crop
 
-from imagenet_opt.data.transforms.resize import MEAN, STD, ImageFormat, RaggedCrops, resize, resize_torch
+from imagenet_opt import ops
 
 Source = tuple[torch.Tensor, tuple[float, ...], bool]
 """A crop (3, height, width), the window in it, and whether it is flipped."""
+MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD))
 
 
-def crops(num: int, most: int, seed: int) -> tuple[list[Source], RaggedCrops]:
+def crops(num: int, most: int, seed: int) -> tuple[list[Source], ops.RaggedCrops]:
     """Random crops of 1 to `most` pixels a side, as they are and as a ragged batch. Every third has a window with
     fractions of a pixel."""
     rng = np.random.default_rng(seed)
@@ -32,12 +34,8 @@ def crops(num: int, most: int, seed: int) -> tuple[list[Source], RaggedCrops]:
             window = tuple(np.float32([*(place * ((height, width) - length)), *length]).tolist())
         crop = torch.from_numpy(rng.integers(0, 256, (3, height, width), dtype=np.uint8))
         sources.append((crop, window, bool(rng.integers(2))))
-    sizes = torch.tensor([crop.shape[1:] for crop, _, _ in sources], dtype=torch.int32)
-    lengths = torch.tensor([crop.numel() for crop, _, _ in sources])
-    pixels = torch.cat([crop.permute(1, 2, 0).flatten() for crop, _, _ in sources])
-    windows, flips = (torch.tensor([source[i] for source in sources]) for i in (1, 2))
-    heights, widths = sizes.T.contiguous()
-    return sources, RaggedCrops(pixels, heights, widths, lengths.cumsum(0) - lengths, flips, windows)
+    images, windows, flips = zip(*sources, strict=True)
+    return sources, ops.ragged([image.permute(1, 2, 0) for image in images], flips=flips, windows=windows)
 
 
 def reference(crop: torch.Tensor, window: tuple[float, ...], size: tuple[int, int], interpolation: str) -> torch.Tensor:
@@ -65,11 +63,10 @@ def overlaps(source: int, size: int, start: float, length: float) -> torch.Tenso
 
 
 def check(images: torch.Tensor, sources: list, size: tuple[int, int], interpolation: str = "bilinear") -> None:
-    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
     for actual, (image, box, flip) in zip(images, sources, strict=True):
         expected = reference(image, box, size, interpolation)
         expected = horizontal_flip(expected) if flip else expected
-        off = ((actual.float() * std + mean) - expected / 255).abs()
+        off = ((actual.float() * STD + MEAN) - expected / 255).abs()
         assert off.mean() <= 1 / 255, (box, flip)
         assert off.max() <= 3 / 255, (box, flip)
 
@@ -80,33 +77,23 @@ def check(images: torch.Tensor, sources: list, size: tuple[int, int], interpolat
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
 def test_plain_torch_is_torchvision(size: tuple[int, int], most: int, num: int, interpolation: str) -> None:
     sources, ragged = crops(num, most, seed=size[0] + most)
-    images = resize_torch(ragged, size=size, format=ImageFormat(interpolation=interpolation))
+    images = ops.resize(ragged, size, interpolation=interpolation)
     assert images.is_contiguous(memory_format=torch.channels_last)
     check(images, sources, size, interpolation)
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
-def test_pixels_of_a_worker_are_those_of_the_device(interpolation: str) -> None:
-    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 37, 61), dtype=np.uint8))
-    for window in ((0, 0, 37, 61), (0.3, 5.7, 36.5, 50.1)):
-        actual = resize(pixels, 20, True, interpolation, window)
-        assert actual.dtype == torch.uint8
-        assert (actual.float() - resize(pixels.float(), 20, True, interpolation, window)).abs().max() <= 1
-
-
 def test_other_dtypes_are_the_same_images_rounded() -> None:
     _, ragged = crops(40, 30, seed=0)
-    exact = resize_torch(ragged, size=16, format=ImageFormat())
+    exact = ops.resize(ragged, 16)
     for dtype in (torch.bfloat16, torch.float16):
-        assert torch.equal(resize_torch(ragged, size=16, format=ImageFormat(dtype=dtype)), exact.to(dtype))
-    actual = resize_torch(ragged, size=16, format=ImageFormat(dtype=torch.uint8))
+        assert torch.equal(ops.resize(ragged, 16, dtype=dtype), exact.to(dtype))
+    actual = ops.resize(ragged, 16, dtype=torch.uint8)
     assert actual.dtype == torch.uint8
     check_pixels(actual, exact)
 
 
 def check_pixels(actual: torch.Tensor, normalised: torch.Tensor) -> None:
-    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
-    assert (actual.float() - 255 * (normalised * std + mean)).abs().max() <= 0.501
+    assert (actual.float() - 255 * (normalised * STD + MEAN)).abs().max() <= 0.501
 
 
 IN_INTERPRETER = """

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.run.numbers import read_rows
-from imagenet_opt.training.build_run import build_run
-from tests.config.configs import composed as composed_in
+from tests.config.configs import composed, fitted
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +25,7 @@ than this tolerance."""
 def fit(folder: Path, *overrides: str) -> tuple[list[float], list[float]]:
     """The training loss of each logging step, and acc1 of each validation, from metrics.csv."""
     words = ("data.num_workers=0", "callbacks=[acceleration,mixing]", "trainer.precision=32-true")
-    run = build_run(composed_in(folder, *words, *overrides))
-    run.trainer.fit(run.model, datamodule=run.data)
+    fitted(composed(folder, *words, *overrides))
     rows = [row for _, row in read_rows(folder / "run/metrics.csv")]
     losses, accuracies = ([row[key] for row in rows if key in row] for key in ("train/loss", "val/acc1"))
     return losses, accuracies

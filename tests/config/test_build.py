@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from imagenet_opt.config.build import num_processes, precision_of
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import build_run
-from tests.config.configs import tiny
+from tests.config.configs import fitted, tiny
 
 MOST = ("cifar10", "fixres", "imagenette", "rn18_ffcv", "rn50_a2", "rn50_mild")
 """Together they have the losses, schedules, optimizers, options of networks and callbacks of all recipes."""
@@ -27,8 +27,7 @@ def test_every_recipe_builds_on_any_number_of_classes(recipe: str, images_root: 
 
 
 def test_the_last_step_before_max_time_has_a_row(images_root: Path, tmp_path: Path) -> None:
-    run = build_run(tiny(tmp_path, images_root, "+trainer.max_time={microseconds:1}", "trainer.log_every_n_steps=6"))
-    run.trainer.fit(run.model, datamodule=run.data)
+    run = fitted(tiny(tmp_path, images_root, "+trainer.max_time={microseconds:1}", "trainer.log_every_n_steps=6"))
     ((step, row),) = read_rows(tmp_path / "run/metrics.csv")
     assert (step, run.trainer.global_step) == (0, 1)
     assert row.keys() >= {"train/loss", "lr", "throughput/images_per_second", "val/acc1"}

@@ -16,7 +16,7 @@ from imagenet_opt.run.checkpoint import files
 from imagenet_opt.run.loggers.csv_logger import MetricsCsv
 from imagenet_opt.run.numbers import read_rows
 from imagenet_opt.training.build_run import Run, build_run
-from tests.config.configs import tiny
+from tests.config.configs import fitted, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint")]
 
@@ -25,12 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:You're resumi
 def fit(images_root: Path, tmp_path: Path) -> Callable[..., Run]:
     """Starts or resumes the run of the test with these overrides."""
 
-    def fit_once(*overrides: str) -> Run:
-        run = build_run(tiny(tmp_path, images_root, *overrides))
-        run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
-        return run
-
-    return fit_once
+    return lambda *overrides: fitted(tiny(tmp_path, images_root, *overrides))
 
 
 def test_a_refused_resume_keeps_rows_that_a_resume_drops(fit: Callable[..., Run], tmp_path: Path) -> None:

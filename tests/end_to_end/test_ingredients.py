@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.run.numbers import read_rows
-from imagenet_opt.training.build_run import build_run
-from tests.config.configs import composed
+from tests.config.configs import composed, fitted
 
 PLAIN = (
     "callbacks=[acceleration,mixing]",
@@ -29,8 +28,7 @@ def losses_of(images_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
     @cache
     def run_once(*overrides: str) -> Losses:
         folder = tmp_path_factory.mktemp("run")
-        run = build_run(composed(folder, f"data.root={images_root}", *PLAIN, *overrides))
-        run.trainer.fit(run.model, datamodule=run.data)
+        fitted(composed(folder, f"data.root={images_root}", *PLAIN, *overrides))
         rows = [row for _, row in read_rows(folder / "run/metrics.csv")]
         return {key: [row[key] for row in rows if key in row] for key in (TRAINING, VALIDATION)}
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_opt.errors import RanksDiffer
-from imagenet_opt.training.build_run import build_run
-from tests.config.configs import tiny
+from tests.config.configs import fitted, tiny
 from tests.processes import on_ranks
 
 pytestmark = [
@@ -25,9 +24,7 @@ def fit(rank: int, roots: tuple[Path, Path], runs: tuple[Path, Path], max_steps:
     """Each process has a machine of its own: a data set, a cache and a run folder."""
     place = runs[rank]
     words = [*TWO, f"trainer.max_steps={max_steps}", *(f"~callbacks.{name}" for name in NOT_NEEDED)]
-    run = build_run(tiny(place, roots[rank], *words))
-    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
-    return run.trainer.global_step
+    return fitted(tiny(place, roots[rank], *words)).trainer.global_step
 
 
 @pytest.mark.slow

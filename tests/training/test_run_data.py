@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.training.build_run import build_run
-from tests.config.configs import tiny
+from tests.config.configs import fitted, tiny
 
 
 @pytest.mark.slow
@@ -24,11 +24,9 @@ def test_auto_finds_and_logs_the_largest_batch(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
 def test_a_resumed_run_keeps_its_batch(images_root: Path, tmp_path: Path) -> None:
-    first = build_run(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
-    first.trainer.fit(first.model, datamodule=first.data)
-    run = build_run(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
+    fitted(tiny(tmp_path, images_root, "data.batch_size=6", "trainer.max_steps=2"))
+    run = fitted(tiny(tmp_path, images_root, "data.batch_size=auto", "trainer.max_steps=3"))
     assert run.data.loading.batch_size == 6, "a search would find 8"
-    run.trainer.fit(run.model, datamodule=run.data, ckpt_path=run.checkpoint, weights_only=True)
     assert run.trainer.global_step == 3
 
 

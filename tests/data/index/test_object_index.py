@@ -76,7 +76,7 @@ def test_without_a_server_the_error_names_the_address(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:hunter2@127.0.0.1:1")
-    monkeypatch.setattr("imagenet_opt.data.index.object_index._PATIENCE", 0.5)
+    monkeypatch.setattr("imagenet_opt.data.index.object_index.OPENING_SECONDS", 0.5)
     with pytest.raises(StorageFailed) as raised:
         open_index(f"{bucket}/x", "train", tmp_path)
     assert str(raised.value).startswith(f"cannot read {bucket}/x/train (data.root): no connection")

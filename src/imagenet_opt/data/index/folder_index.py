@@ -13,15 +13,13 @@ import numpy as np
 from imagenet_opt.data.index.index_cache import Mark, Marks, mark, open_kept, scan_each
 from imagenet_opt.data.index.layout import is_image, kind, split_folder, unreadable
 from imagenet_opt.data.index.split import Split, joined, numbers
-from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient
+from imagenet_opt.data.storage.retry import OPENING_SECONDS, SparseWarnings, retry_transient
 from imagenet_opt.errors import DataError, DatasetNotFound, EmptyClass
 
 log = logging.getLogger(__name__)
 _warn = SparseWarnings(log)
 
 SCAN_THREADS = 32
-_PATIENCE = 60.0
-"""Seconds for which the listing of a folder is retried."""
 
 
 def open_split(folder: Path, cache_dir: Path) -> Split:
@@ -84,7 +82,7 @@ def _list(folder: Path, class_name: str) -> tuple[list[bytes], Counter[str], dic
     """Sorted relative paths of the images in one class folder, kinds of its other files, and marks of all folders in
     it. Raises DataError."""
     try:
-        return retry_transient(lambda: _images_below(folder, class_name), str(folder / class_name), _PATIENCE)
+        return retry_transient(lambda: _images_below(folder, class_name), str(folder / class_name), OPENING_SECONDS)
     except OSError as error:
         raise unreadable(error) from error
 

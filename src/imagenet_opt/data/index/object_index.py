@@ -18,10 +18,10 @@ from imagenet_opt.data.index.index_cache import load, load_or_make, save, scan_e
 from imagenet_opt.data.index.layout import Root, describe, is_image, kind
 from imagenet_opt.data.index.parquet_index import parquet_files, read_parquet
 from imagenet_opt.data.index.split import Split
-from imagenet_opt.data.index.tar_index import Tars, find_tars, scan_tars, split_of_tars, tars_among
+from imagenet_opt.data.index.tar_index import Tars, find_tars, scan_tars, split_of_tars
 from imagenet_opt.data.index.tar_members import Read, StreamBytes
 from imagenet_opt.data.storage.cache_folder import CacheFolder, bytes_of, cache_of, free_bytes
-from imagenet_opt.data.storage.retry import SparseWarnings, retry_transient, tell_once
+from imagenet_opt.data.storage.retry import OPENING_SECONDS, SparseWarnings, retry_transient, tell_once
 from imagenet_opt.display.progress import progress, size
 from imagenet_opt.errors import DatasetNotFound
 from imagenet_opt.object_storage import FoundObject, ObjectStorage, is_web
@@ -34,8 +34,6 @@ KEY = "data.root"
 """The config key of the URL, for messages."""
 _PART = 2**23
 """Bytes of a request for a part of a tar."""
-_PATIENCE = 60.0
-"""Seconds for which a request is retried while an index is opened."""
 _warn = SparseWarnings(log)
 
 
@@ -96,12 +94,11 @@ def _list(url: str, spool: "TarSpool") -> Split:
     storage = ObjectStorage(url, KEY, retries=False)
     place, _, split = url.rpartition("/") if "/" in url.partition("://")[2] else (url, "", "")
     root = ObjectRoot(place)
+    if tars := find_tars(root, split):
+        below = tars.place.removeprefix(place).strip("/")
+        return _read_tars(tars, [root.objects[os.path.join(below, name)] for name in tars.names], spool)
     folders, files = root.entries(split)
-    tars_among(files, folders, place=url)
     if not folders:
-        if tars := find_tars(root, split):
-            below = tars.place.removeprefix(place).strip("/")
-            return _read_tars(tars, [root.objects[os.path.join(below, name)] for name in tars.names], spool)
         if parquet := parquet_files(root, split):
             return read_parquet(parquet)
         raise DatasetNotFound(
@@ -124,7 +121,7 @@ def _list(url: str, spool: "TarSpool") -> Split:
 
 def patiently(request: Callable[[], T], name: str) -> T:
     """Result of a request while an index is opened; temporary errors are retried."""
-    return retry_transient(request, name, _PATIENCE, _warn)
+    return retry_transient(request, name, OPENING_SECONDS, _warn)
 
 
 def _images(storage: ObjectStorage, class_name: str) -> tuple[list[FoundObject], Counter[str]]:

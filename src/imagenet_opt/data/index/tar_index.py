@@ -46,14 +46,12 @@ from imagenet_opt.data.index.webdataset import (
     number_labels,
     words_of,
 )
-from imagenet_opt.data.storage.retry import retry_transient
+from imagenet_opt.data.storage.retry import OPENING_SECONDS, retry_transient
 from imagenet_opt.errors import DataError
 from imagenet_opt.object_storage import is_url
 from imagenet_opt.regular_file import MOST_BYTES, open_regular
 
 _THREADS = 16
-_PATIENCE = 60.0
-"""Seconds for which the reading of a tar is retried."""
 _STILL_WRITTEN = 60.0
 """Seconds since its last change after which a tar without an end mark is taken for finished."""
 _LOOKED_AT = 64
@@ -164,11 +162,11 @@ def _opened(place: str, name: str) -> Iterator[tuple[Read, int]]:
 
 def _scan_folder(tars: Tars) -> list[TarSamples]:
     outer, open_tar = tars.names[0], partial(_opened, tars.place)
-    places = _patiently(tars, _PATIENCE, partial(inner_tars, open_tar), outer) if len(tars.names) == 1 else {}
+    places = _patiently(tars, OPENING_SECONDS, partial(inner_tars, open_tar), outer) if len(tars.names) == 1 else {}
     if not places:
-        return scan_tars(tars, open_tar, patience=_PATIENCE)
+        return scan_tars(tars, open_tar, patience=OPENING_SECONDS)
     inner = replace(tars, place=f"{tars.place}/{outer}", names=tuple(places))
-    samples = scan_tars(inner, partial(open_inner, open_tar, outer, places), patience=_PATIENCE)
+    samples = scan_tars(inner, partial(open_inner, open_tar, outer, places), patience=OPENING_SECONDS)
     return [samples_of_outer(places, samples)]
 
 

@@ -6,14 +6,13 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO, TypeVar
 
 from imagenet_opt.data.storage.remote_file import hub_file, object_file
-from imagenet_opt.data.storage.retry import retry_transient
+from imagenet_opt.data.storage.retry import OPENING_SECONDS, retry_transient
 from imagenet_opt.errors import DataError
 from imagenet_opt.object_storage import is_hub, is_url
 from imagenet_opt.regular_file import check_size, open_regular
 
 T = TypeVar("T")
 
-_PATIENCE = 60.0
 _BUFFER = 2**13
 """Of files, whose block size may be 4 MiB, while the lengths of images are read."""
 
@@ -50,7 +49,7 @@ def with_file(place: str, read: Callable[[ParquetFile], T], etag: str = "") -> T
             return read(ParquetFile(file, is_remote=is_hub(place) or is_url(place)))
 
     try:
-        return retry_transient(attempt, place, _PATIENCE)
+        return retry_transient(attempt, place, OPENING_SECONDS)
     except ParquetError as error:
         raise DataError(f"{place} {error} (data.root)") from error
     except OSError as error:

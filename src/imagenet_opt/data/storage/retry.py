@@ -27,6 +27,8 @@ TRANSIENT = frozenset(
     )
 )
 """Errors that may pass: of a storage, or of a machine that is short of memory or of file descriptors."""
+OPENING_SECONDS = 60.0
+"""For which reads are repeated while a data set is opened."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _RANDOM = SystemRandom()
 """Pauses are random, so that the requests of a failed service do not come back all together. Forked processes would

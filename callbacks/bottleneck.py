@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from imagenet_opt.measure.telemetry.idle_causes import MIN_STEPS, Attribution, IdleWindow, attribute, sentence
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.thread_time import sees_run_queue, thread_time
-from imagenet_opt.run.hook_timer import FETCH, DeviceWork, HookTimer, attach, detach, phases, recorder_of
+from imagenet_opt.run.hook_timer import FETCH, DeviceWork, HookTimer, clock_of, phases, recorder_of
 from imagenet_opt.run.hooks import MeasuredLoader
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
@@ -57,8 +57,9 @@ class Bottleneck(Callback):
         self._last: Sums | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._clock = None
         if stage == "fit":
-            self._clock = attach(trainer)
+            self._clock = clock_of(trainer)
             self._phase_of = cache(phases(trainer))
             self._work = DeviceWork(trainer, self._clock)
             is_cuda = trainer.strategy.root_device.type == "cuda"
@@ -108,9 +109,6 @@ class Bottleneck(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._recorder is not None:
             self._recorder.stop()
-        if self._clock is not None:
-            detach(trainer)
-            self._clock = None
 
     def summary(self) -> dict[str, float]:
         """Shares of the time of the run, under the logged keys; empty if the run was too short."""

@@ -17,7 +17,7 @@ from imagenet_opt.errors import CheckpointMismatch, ConfigError, printable
 from imagenet_opt.measure.rehearsal import Accelerator, DeviceTimeline, NullNetwork, burn, share
 from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.measure.telemetry.idle_causes import HEALTHY_BUSY
-from imagenet_opt.run.hook_timer import FETCH, attach, detach
+from imagenet_opt.run.hook_timer import FETCH, BetweenFetches, clock_of
 from imagenet_opt.run.rows import is_logging_step, log_numbers
 
 _FETCHES = (FETCH, "[_EvaluationLoop].val_next")
@@ -76,7 +76,7 @@ class Rehearsal(Callback):
         self.timeline = self._device = DeviceTimeline()
         self.waits = HostSyncs(lambda: self._device.synchronize(), on_device=_is_not_shared)
         self._unsent_bytes = 0
-        self._is_watching = self._has_stepped = False
+        self._has_stepped = False
         self._logged = (0.0, 0.0)
 
     @property
@@ -93,12 +93,6 @@ class Rehearsal(Callback):
             raise ConfigError(
                 f"callbacks.rehearsal.network={self.network!r} is not a network in {type(pl_module).__name__}"
             )
-        clock = attach(trainer)
-        clock.started.append(self._fetch_begins)
-        clock.stopped.append(self._fetch_ends)
-        self._undo.callback(detach, trainer)
-        self._undo.callback(clock.started.remove, self._fetch_begins)
-        self._undo.callback(clock.stopped.remove, self._fetch_ends)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.state_key not in checkpoint.get("callbacks", {}):
@@ -112,6 +106,7 @@ class Rehearsal(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin()
+        self._undo.callback(BetweenFetches(clock_of(trainer), self.waits, *_FETCHES).stop)
         net: nn.Module = getattr(pl_module, self.network)
         self._replace(net, "forward", NullNetwork(net, self.launch))
         accelerator = self.accelerator
@@ -160,10 +155,10 @@ class Rehearsal(Callback):
             )
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._restore_all()
+        self._undo.close()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._restore_all()
+        self._undo.close()
 
     def summary(self) -> dict[str, float]:
         numbers = {
@@ -181,20 +176,6 @@ class Rehearsal(Callback):
         self._device.submit(compute_seconds, accelerator.copy_seconds(self._unsent_bytes))
         self._unsent_bytes = 0
         burn(accelerator.step_launch_seconds(training=training))
-
-    def _fetch_begins(self, action: str) -> None:
-        if action in _FETCHES:
-            self._stop_watching()
-
-    def _fetch_ends(self, action: str, *_: float) -> None:
-        if action in _FETCHES:
-            self._is_watching = True
-            self.waits.__enter__()
-
-    def _stop_watching(self) -> None:
-        if self._is_watching:
-            self._is_watching = False
-            self.waits.__exit__(None, None, None)
 
     def _simulate_finish(self, loader: Any) -> None:
         if isinstance(loader, DevicePrefetcher) and loader.finish != self._finish:
@@ -215,16 +196,12 @@ class Rehearsal(Callback):
         )
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
-        """Replace an attribute of this object until `_restore_all`."""
+        """Replace an attribute of this object until the end of the fit."""
         if name in vars(owner):
             self._undo.callback(setattr, owner, name, vars(owner)[name])
         else:
             self._undo.callback(delattr, owner, name)
         setattr(owner, name, new)
-
-    def _restore_all(self) -> None:
-        self._stop_watching()
-        self._undo.close()
 
 
 def _is_not_shared(tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from imagenet_opt.data.batch import images_of
 from imagenet_opt.measure.telemetry.cuda_clock import CudaClock, Moment
-from imagenet_opt.run.hook_timer import FETCH, HookTimer, attach, detach
+from imagenet_opt.run.hook_timer import FETCH, HookTimer, clock_of
 from imagenet_opt.run.hooks import Compiles, MeasuredLoader, callbacks_of, compile_seconds
 from imagenet_opt.run.rows import is_logging_step, log_numbers, rows_of
 
@@ -100,9 +100,10 @@ class Throughput(Callback):
         self._rates: dict[str, float] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._clock = None
         if stage == "fit":
             rows_of(trainer)  # the first row may be that of the end of an epoch
-            self._clock = attach(trainer)
+            self._clock = clock_of(trainer)
             self._waited = self._clock.seconds[FETCH]
             self._device_clock = CudaClock(trainer.strategy.root_device)
 
@@ -169,11 +170,6 @@ class Throughput(Callback):
             _wait_for_device(trainer)
             for window in self._windows():
                 window.pause_seconds += time.perf_counter() - self._paused_at
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._clock is not None:
-            detach(trainer)
-            self._clock = None
 
     def summary(self) -> dict[str, float]:
         """Rates of the run after the warm-up, the number of measured batches, how many of these were ready before the

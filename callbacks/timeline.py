@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from imagenet_opt.measure.telemetry.recorder import Recorder
 from imagenet_opt.measure.telemetry.timeline import FOLDER
-from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, attach, detach, recorder_of
+from imagenet_opt.run.hook_timer import FETCH, LOGGER, SAVE, STEP, clock_of, recorder_of
 from imagenet_opt.run.hooks import MeasuredLoader
 
 _ACTIONS = {FETCH: "fetch", STEP: "step", SAVE: "checkpoint"}
@@ -34,8 +34,7 @@ class Timeline(Callback):
             self._trainer, self._recorder = trainer, recorder_of(trainer)
             self._loader: MeasuredLoader | None = None
             self._recorder.write_to(self._folder)
-            self._clock = attach(trainer)
-            self._clock.stopped.append(self._action_stopped)
+            clock_of(trainer).stopped.append(self._action_stopped)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.on_train_epoch_start(trainer, pl_module)  # Lightning does not call it if a run resumes inside an epoch
@@ -61,8 +60,6 @@ class Timeline(Callback):
 
     def _stop(self) -> None:
         if self._recorder is not None:
-            self._clock.stopped.remove(self._action_stopped)
-            detach(self._trainer)
             self._recorder.stop()
             self._recorder = None
 

@@ -10,6 +10,7 @@ from imagenet_opt.callbacks.checkpoint import Checkpoint
 from imagenet_opt.callbacks.rehearsal import Rehearsal
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.measure.rehearsal import DeviceTimeline
+from imagenet_opt.probe.fit_timer import FitTimer
 from tests.callbacks.conftest import Clock, Plain
 
 
@@ -61,10 +62,13 @@ def test_each_step_takes_the_time_in_the_profile(project, clock: Clock) -> None:
 
 
 def test_code_that_waits_for_the_device_is_reported_with_its_line(project) -> None:
-    callback = rehearsal()
-    project.fit(callback, module=Reading(), max_epochs=1, log_every_n_steps=10)
-    waits = {wait.code: number for wait, number in callback.waits.counts.items() if wait.operation == "item"}
-    assert waits["self.last = loss.item()"] == 10
+    """The timer of the doctor counts them in the steps that it measures and that log nothing."""
+    callback, timer = rehearsal(), FitTimer(seconds=0.0, limit_seconds=60.0, multiple=1)
+    project.fit(callback, timer, module=Reading(), max_epochs=4, log_every_n_steps=5)
+    (wait,) = (wait for wait in callback.waits.counts if wait.code == "self.last = loss.item()")
+    assert callback.waits.counts[wait] == project.trainer.global_step
+    assert 0 < timer.timing.num_ordinary < len(timer.timing.step_seconds)
+    assert timer.timing.waits[f"item at {wait.place}"] == timer.timing.num_ordinary
 
 
 def test_checkpoints_have_their_keys_and_their_size(project, tmp_path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.profilers import SimpleProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader
 
@@ -150,6 +151,19 @@ def test_the_fit_timer_of_the_doctor_times_the_same_steps_alike(
     waited = sum(share * seconds for share, seconds in zip(shares, windows, strict=True))
     assert waited == pytest.approx(10 * timing.phases["fetch"])
     assert timing.device_seconds == pytest.approx(0.05 + 0.01 * 9.5)  # of steps 5 to 14
+
+
+def test_the_profiler_of_the_user_sees_every_action_and_is_back_after_the_fit(project) -> None:
+    """A fit that failed leaves nothing to the next one."""
+    profiler, failing = SimpleProfiler(), Callback()
+    failing.on_train_batch_end = lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        project.fit(Throughput(), Bottleneck(), failing, profiler=profiler, max_steps=3)
+    project.trainer.callbacks.remove(failing)
+    loader = DataLoader(images(), batch_size=4)
+    project.trainer.fit(Plain(), loader, loader)
+    assert project.trainer.profiler is profiler and "log_metrics" not in vars(project.logger)
+    assert len(profiler.recorded_durations["run_training_batch"]) == 3
 
 
 @pytest.mark.parametrize("callback", [Throughput, Bottleneck])

@@ -14,11 +14,11 @@ from imagenet_opt.data.batch import Batch
 from imagenet_opt.measure.stats.rate import LEAST_ROUNDS, has_few_pauses
 from imagenet_opt.measure.telemetry.cuda_clock import Moment
 from imagenet_opt.measure.telemetry.gpu import GpuState, read_gpu
+from imagenet_opt.measure.telemetry.host_syncs import HostSyncs
 from imagenet_opt.measure.telemetry.thread_time import ThreadTime, thread_time
 from imagenet_opt.measure.telemetry.torch_profile import kernel_seconds
 from imagenet_opt.probe.ahead import images_ahead
-from imagenet_opt.probe.step_waits import StepWaits
-from imagenet_opt.run.hook_timer import DeviceWork, HookTimer, attach, detach, phases
+from imagenet_opt.run.hook_timer import FETCH, BetweenFetches, DeviceWork, HookTimer, clock_of, phases
 from imagenet_opt.run.hooks import Compiles, MeasuredLoader, callbacks_of, compile_seconds
 from imagenet_opt.run.rows import is_logging_step
 
@@ -34,7 +34,8 @@ class FitTiming:
     stamps: seconds at the start and at the end of each step, by `Moment`. num_images, made_at: per stamp, the images of
     its step, and when the workers had made its batch and all batches before it; 0 images for the first. phases: seconds
     per step of the main process, by activity. device_seconds: per step, see `DeviceWork`. waits: places where the host
-    waited for the device in steps without logging, with counts. num_ordinary: number of those steps. cpu_seconds: CPU
+    waited for the device in steps without logging ("operation at file:line"), with counts. num_ordinary: number of
+    those steps. cpu_seconds: CPU
     time of this process per step. main_slowdown: time in which the main thread computed or waited for a CPU / time in
     which it computed. copy_seconds: per batch, time of the copy to the GPU by a loader that runs at the same time; None
     without a copy. gpu_state: while the device computed. kernel_seconds: time of kernels per step; None if they were
@@ -113,15 +114,19 @@ class FitTimer(Callback):
         self._before = _Counts(0.0, 0.0, ThreadTime(), {})
         self._profiler: torch.profiler.profile | None = None
         self._num_profiled = 0
+        self._waits: HostSyncs | None = None
+        self._waits_before, self._is_ordinary = Counter[str](), False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._on_gpu, self._clock = trainer.strategy.root_device.type == "cuda", attach(trainer)
+        self._on_gpu, self._clock = trainer.strategy.root_device.type == "cuda", clock_of(trainer)
         self._work = DeviceWork(trainer, self._clock)
-        self._waits = StepWaits(self._clock, self._work.simulated, sees_gpu=self._on_gpu and self.sees_waits)
+        if self.sees_waits and self._on_gpu and self._work.simulated is None:
+            self._waits = HostSyncs()
+            self._counting = BetweenFetches(self._clock, self._waits, FETCH)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._waits.stop()
-        detach(trainer)
+        if self._waits is not None:
+            self._counting.stop()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began = time.perf_counter()
@@ -130,8 +135,7 @@ class FitTimer(Callback):
         self._stop_profiling()  # the fit may have had no more steps
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._waits.note()
-        self.timing.waits, self.timing.num_ordinary = self._waits.places, self._waits.num_ordinary
+        self._count_waits()
         if self._part == "warm-up":
             self._finish()
         self._work.start()
@@ -151,11 +155,22 @@ class FitTimer(Callback):
             self._note_ends()
             timing.num_images.append(len(batch))
             timing.made_at.append(max(timing.made_at[-1], self._made_at(batch)))
-            self._waits.is_ordinary = not is_logging_step(trainer)
+            self._is_ordinary = not is_logging_step(trainer)
             if self._is_over(trainer, batch, now):
                 self._end(trainer)  # the end of an epoch is not part of a step
                 self._part = "profile"
                 self._profile(trainer)
+
+    def _count_waits(self) -> None:
+        """Count the waits of the last step, if it was measured and logged nothing: a logging step queues a row of
+        metrics. A simulated device counts its own waits."""
+        simulated: Any = self._work.simulated
+        if (waits := self._waits if simulated is None else simulated.waits) is not None:
+            places = Counter({f"{wait.operation} at {wait.place}": num for wait, num in waits.counts.items()})
+            if self._is_ordinary:
+                self.timing.waits += places - self._waits_before
+                self.timing.num_ordinary += 1
+            self._waits_before, self._is_ordinary = places, False
 
     @property
     def _num_steps(self) -> int:

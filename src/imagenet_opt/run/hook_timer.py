@@ -4,6 +4,7 @@ callback, each logger), the time of the device in training steps, and the record
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -45,21 +46,26 @@ def phases(trainer: Trainer) -> Callable[[str], str]:
 
 
 class HookTimer(Profiler):
-    """Times actions in a Trainer and forwards every call to the profiler that the user chose.
+    """Times actions in a Trainer and forwards every call to the profiler that the user chose, which the Trainer has
+    again when its run has ended. After a run that failed, the next run begins with the user's profiler.
 
     seconds: total by action, with nested actions; own_seconds: without nested actions. Actions have Lightning's names,
     such as "[Callback]Checkpoint.on_train_batch_end" or FETCH, and "[Logger]MetricsCsv.log_metrics".
     started, stopped: listeners, called with (action) and (action, began, ended) in seconds of `time.perf_counter`.
     """
 
-    def __init__(self, inner: Profiler) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         super().__init__()
-        self.inner = inner
+        owner: Any = trainer
+        self._owner = owner
+        self.inner: Profiler = owner.profiler
+        owner.profiler = self
+        for logger in trainer.loggers:
+            _time(logger, self)
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.own_seconds: defaultdict[str, float] = defaultdict(float)
         self.started: list[Callable[[str], None]] = []
         self.stopped: list[Callable[[str, float, float], None]] = []
-        self.num_users = 0
         self._running: list[tuple[str, float]] = []
         self._inside = [0.0]  # seconds of nested actions, for each running action; the first entry is the top level
 
@@ -90,40 +96,31 @@ class HookTimer(Profiler):
         return action
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        """Called when a run begins: Lightning does not call `describe` after one that failed."""
+        self._leave()
         self.inner.setup(stage, local_rank, log_dir)
 
     def summary(self) -> str:
         return self.inner.summary()
 
     def describe(self) -> None:
+        """Called when a run has ended, after all other actions."""
+        self._leave()
         self.inner.describe()
 
     def teardown(self, stage: str | None) -> None:
         self.inner.teardown(stage)
 
-
-def attach(trainer: Trainer) -> HookTimer:
-    """The trainer's clock, which all callbacks share. Call `attach` in `setup` and `detach` in `teardown`."""
-    owner: Any = trainer
-    if not isinstance(owner.profiler, HookTimer):
-        owner.profiler = HookTimer(owner.profiler)
-        for logger in trainer.loggers:
-            _time(logger, owner.profiler)
-    clock: HookTimer = owner.profiler
-    clock.num_users += 1
-    return clock
+    def _leave(self) -> None:
+        self._owner.profiler = self.inner
+        for logger in self._owner.loggers:
+            vars(logger).pop("log_metrics", None)
 
 
-def detach(trainer: Trainer) -> None:
-    """Release the clock; after the last user's release, the trainer has its own profiler again."""
-    owner: Any = trainer
-    clock = owner.profiler
-    if isinstance(clock, HookTimer):
-        clock.num_users -= 1
-        if clock.num_users == 0:
-            owner.profiler = clock.inner
-            for logger in trainer.loggers:
-                vars(logger).pop("log_metrics", None)
+def clock_of(trainer: Trainer) -> HookTimer:
+    """The clock of this run, which all callbacks share; starts it at the first call. Call in `setup`."""
+    profiler: Any = trainer.profiler  # type: ignore[attr-defined]
+    return profiler if isinstance(profiler, HookTimer) else HookTimer(trainer)
 
 
 def _time(logger: Logger, clock: HookTimer) -> None:
@@ -134,6 +131,27 @@ def _time(logger: Logger, clock: HookTimer) -> None:
             log_metrics(*args, **options)
 
     vars(logger)["log_metrics"] = timed
+
+
+class BetweenFetches:
+    """Enters `mode` when a batch has been fetched, and leaves it when the next fetch begins or at `stop`. fetches:
+    names of the actions that fetch a batch."""
+
+    def __init__(self, clock: HookTimer, mode: AbstractContextManager[Any], *fetches: str) -> None:
+        self._mode, self._fetches, self._entered = mode, fetches, ExitStack()
+        clock.started.append(self._started)
+        clock.stopped.append(self._stopped)
+
+    def stop(self) -> None:
+        self._entered.close()
+
+    def _started(self, action: str) -> None:
+        if action in self._fetches:
+            self.stop()
+
+    def _stopped(self, action: str, began: float, ended: float) -> None:
+        if action in self._fetches:
+            self._entered.enter_context(self._mode)
 
 
 class DeviceWork(CudaClock):

@@ -128,19 +128,11 @@ def test_memory_that_runs_out_below_torch_or_in_a_capture_counts_too(error: str,
     assert MicroBatches(None).run(work, 4, take_back=lambda: None) == [0, 2]
 
 
-class SaveAtEnd(Callback):
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.current_epoch == 0:
-            trainer.save_checkpoint(self.file)
-
-
 @pytest.mark.parametrize(("asked", "then"), [(None, 3), (6, 6)])
 def test_a_resumed_run_keeps_the_size_unless_another_is_asked_for(asked: int | None, then: int, tmp_path: Path) -> None:
     file = tmp_path / "x.ckpt"
-    fit(Small(3), batches(4), None, SaveAtEnd(file))
+    trainer, _ = fit(Small(3), batches(4), max_epochs=1)
+    trainer.save_checkpoint(file)
     assert torch.load(file, weights_only=True)["micro_batch_size"] == 3
     net = Small(6)
     fit(net, batches(4), ckpt_path=file, micro_batch_size=asked)

@@ -11,7 +11,7 @@ from torch import Tensor
 from imagenet_opt.diagnosis.laps import LEAST_ROUNDS, Batches, Kept, Laps
 from imagenet_opt.diagnosis.measurements import Measurements, Trial
 from imagenet_opt.diagnosis.source import Source, leaves_of, mapped
-from imagenet_opt.diagnosis.sweep import AHEAD, Sweep, enough
+from imagenet_opt.diagnosis.tune import AHEAD, Sweep, enough
 from imagenet_opt.errors import named_first_line
 from imagenet_opt.measure.stats.rounds import Deadline
 from imagenet_opt.measure.stats.verdict import LEAST_GAIN

@@ -8,10 +8,10 @@ from typing import Any
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.measure.stats.intervals import CONFIDENCE
 from imagenet_opt.measure.stats.verdict import LEAST_GAIN, Ratio, paired_ratios, student_interval
+from imagenet_opt.measure.telemetry.proc_counters import OTHERS_SHARE
 
 LEAST_SECONDS = 5.0
 """Of all experiments on a loop."""
-_OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 
 
 def check_seconds(seconds: float, key: str = "seconds") -> None:
@@ -185,7 +185,7 @@ class Measurements:
     @property
     def others_use_cpus(self) -> bool:
         """Whether other programs compute on the CPUs that the loader needs."""
-        return self.others_cpus > _OTHERS_SHARE * self.usable_cpus
+        return self.others_cpus > OTHERS_SHARE * self.usable_cpus
 
     @property
     def decoding_share(self) -> float:

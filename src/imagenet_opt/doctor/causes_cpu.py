@@ -7,8 +7,9 @@ from imagenet_opt.doctor.commands import Texts, smaller_pack
 from imagenet_opt.doctor.environment import SMALL_MEMORY
 from imagenet_opt.doctor.evidence import Evidence, Reach
 from imagenet_opt.doctor.rule import Rule
-from imagenet_opt.doctor.thresholds import AGREES, AMPLE, OTHERS_SHARE, SLOWER
+from imagenet_opt.doctor.thresholds import AGREES, AMPLE, SLOWER
 from imagenet_opt.measure.stats.verdict import LEAST_GAIN
+from imagenet_opt.measure.telemetry.proc_counters import OTHERS_SHARE
 
 _NO_TIME = 1e9  # times as fast: decoding then takes no time
 NO_RUN_QUEUE = (

@@ -1,7 +1,7 @@
 """The thresholds of the doctor: shares 0 to 1 and factors, our choice unless a source is named.
 
 Callbacks and other commands use some too: HEALTHY_BUSY of measure/telemetry/idle_causes.py, LEAST_GAIN of
-measure/stats/verdict.py, MOSTLY of measure/storage/page_cache.py.
+measure/stats/verdict.py, MOSTLY of measure/storage/page_cache.py, OTHERS_SHARE of measure/telemetry/proc_counters.py.
 """
 
 # Rates
@@ -33,4 +33,3 @@ ORDINARY_WAITS = 0.5  # ordinary steps wait for the GPU if there are at least th
 
 HYPER_THREAD = 0.25  # what the second thread of a core adds to a core
 BUSY_CPUS = 0.8  # a reading process that keeps so many CPUs busy is the limit: one Python thread runs at a time
-OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less

@@ -22,6 +22,7 @@ _STACKED = ("loop", "ram", "zram", "dm-", "md")
 """Block devices without own storage; the kernel counts their bytes at the disks below them."""
 _PRESSURES = ("cpu", "io", "memory")
 _NAN = float("nan")
+OTHERS_SHARE = 0.2  # of the usable CPUs; the usual background work of a system takes less
 
 Sample = dict[str, float]
 

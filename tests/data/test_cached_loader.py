@@ -31,7 +31,7 @@ def storage(images_root: Path, tmp_path: Path) -> Path:
 def index(storage: Path, tmp_path: Path) -> RemoteFolder:
     here = open_index(storage, "train", tmp_path / "cache")
     sizes = np.array([Path(here.path(i)).stat().st_size for i in range(len(here))])
-    kept = save(tmp_path / "cache/index/this", dataclasses.replace(here, sizes=sizes), {})
+    kept = save(tmp_path / "cache/index/this", dataclasses.replace(here, sizes=sizes))
     return RemoteFolder(**{field.name: getattr(kept, field.name) for field in dataclasses.fields(kept)})
 
 

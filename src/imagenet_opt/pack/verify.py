@@ -10,16 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_opt.data.index.object_shards import open_object_shards
-from imagenet_opt.data.index.shard_index import (
-    INDEX,
-    AboutShard,
-    damaged_columns,
-    is_packed,
-    load_index,
-    mismatch,
-    parse_about,
-    read_about,
-)
+from imagenet_opt.data.index.shard_index import INDEX, AboutShard, is_packed, open_whole, parse_about
 from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import ConfigError
 from imagenet_opt.object_storage import ObjectStorage
@@ -50,9 +41,7 @@ def open_packed(place: Path | str) -> PackedSplit:
             if (remote := open_object_shards(place, None, key=KEY)) is not None:
                 return PackedSplit(remote, parse_about(storage.read(INDEX), f"{place}/{INDEX}").shards)
     elif is_packed(place):
-        index, about = load_index(place), read_about(place)
-        if damaged := damaged_columns(place, about):
-            raise mismatch(place, f"{damaged[0]} is damaged: it does not match its checksum")
+        index, about = open_whole(place)
         return PackedSplit(index, about.shards)
     raise ConfigError(f"no pack in {place} ({KEY}); expected the {KEY}=FOLDER that imagenet-opt pack was given")
 

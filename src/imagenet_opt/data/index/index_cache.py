@@ -22,7 +22,6 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -118,7 +117,7 @@ def open_kept(
         split, marks = scan()
         latest = max((max(changes) for _, *changes, _ in marks.values()), default=0)
         if latest < started_ns - _CLOCK_STEP_NS:
-            split = save(cached, split, {"marked": list(marks), "marks": list(marks.values()), **facts})
+            split = save(cached, split, marked=list(marks), marks=list(marks.values()), **facts)
         tell_listed(split)
         return split
 
@@ -163,7 +162,7 @@ def mark(path: str | Path) -> Mark:
     return size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def save(cached: Path, split: Split, about: Mapping[str, Any] = MappingProxyType({})) -> Split:
+def save(cached: Path, split: Split, **about: Any) -> Split:
     """The split, with its columns mapped from files in `cached`. about: further facts for `load`. A failure is only a
     warning, because the columns are in memory."""
     columns = {name: column for name in _DTYPES if len(column := getattr(split, name))}

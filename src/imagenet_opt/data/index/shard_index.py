@@ -79,13 +79,19 @@ def is_of_wids(content: bytes) -> bool:
 def open_shards(folder: Path) -> Split:
     """Open a packed split without reading images. Raises ShardMismatch for an unfinished pack, a damaged column, or
     a missing or resized shard. The columns of ImageNet, about 80 MB, are compared with their checksums."""
-    index, about = load_index(folder), read_about(folder)
-    if damaged := damaged_columns(folder, about):
-        raise mismatch(folder, f"{damaged[0]} is damaged: it does not match its checksum")
+    index, about = open_whole(folder)
     if wrong := wrong_shards(folder, {i: shard.bytes for i, shard in enumerate(about.shards)}):
         more = f"; {verify_command(folder)} lists all damage"
         raise mismatch(folder, next(iter(wrong.values())), more)
     return index
+
+
+def open_whole(folder: Path) -> tuple[Split, About]:
+    """The index, whose columns are compared with their checksums, and index.json. Raises ShardMismatch."""
+    index, about = load_index(folder), read_about(folder)
+    if damaged := damaged_columns(folder, about):
+        raise mismatch(folder, f"{damaged[0]} is damaged: it does not match its checksum")
+    return index, about
 
 
 def load_index(folder: Path) -> Split:

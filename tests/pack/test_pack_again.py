@@ -141,3 +141,7 @@ def test_each_damaged_shard_is_named(out: Path) -> None:
     assert changed == f"{folder}/shard-00000.tar: the bytes do not match the checksum"
     assert cut.startswith(f"{folder}/shard-00002.tar: 700 bytes, not ")
     assert lost == f"{folder}/shard-00003.tar: No such file or directory"
+    checksums = folder / "checksums.npy"
+    checksums.write_bytes(checksums.read_bytes()[:-1] + bytes([checksums.read_bytes()[-1] ^ 1]))
+    with pytest.raises(ShardMismatch, match="checksums.npy is damaged"):
+        open_packed(folder)

@@ -16,7 +16,7 @@ from imagenet_opt.data.index.split import Split
 from imagenet_opt.errors import CheckpointMismatch, ConfigError
 from imagenet_opt.evaluate.evaluate import evaluate
 from imagenet_opt.evaluate.network import Network, View, logits_of, view_of
-from tests.conftest import loading
+from tests.conftest import loading, write_images
 
 IMAGENET = ImageNetInfo().label_names()
 MORE_CLASSES = ["n00000001", *IMAGENET[::-1], "n99999999"]
@@ -38,6 +38,16 @@ class Recorder(nn.Module):
         self.images.append(images)
         self.logits.append(5 * self.head(halves))
         return self.logits[-1]
+
+
+@pytest.mark.parametrize("num", [5, 6])
+def test_the_view_replaces_that_of_the_loader_and_six_classes_have_a_top_5(num: int, tmp_path: Path) -> None:
+    index, net = open_index(write_images(tmp_path, num_classes=num, per_class=2), "val", tmp_path), Recorder(num)
+    result = evaluate(Network(net, num), index, loading(val_crop_ratio=0.875), View(16, 0.5))
+    best = torch.cat(net.logits)[: len(index)].topk(5).indices.numpy()
+    assert result.top5 == (None if num == 5 else (best == index.labels[:, None]).any(1).mean())
+    again = evaluate(Network(net, num), index, loading(val_crop_ratio=0.5), View(16, 0.5))
+    assert result.nll == again.nll != evaluate(Network(net, num), index, loading(), View(16, 0.875)).nll
 
 
 def test_a_view_follows_the_configuration_or_a_convention() -> None:

@@ -143,5 +143,5 @@ def test_each_damaged_shard_is_named(out: Path) -> None:
     assert lost == f"{folder}/shard-00003.tar: No such file or directory"
     checksums = folder / "checksums.npy"
     checksums.write_bytes(checksums.read_bytes()[:-1] + bytes([checksums.read_bytes()[-1] ^ 1]))
-    with pytest.raises(ShardMismatch, match="checksums.npy is damaged"):
+    with pytest.raises(ShardMismatch, match=r"checksums\.npy is damaged"):
         open_packed(folder)
